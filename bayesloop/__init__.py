@@ -1,0 +1,29 @@
+"""Bayesian inference of scaling laws for looped (depth-recurrent) language models.
+
+Names are loaded when they are first used: importing `bayesloop` loads neither jax nor torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "read_runs": "runs", "select": "runs",
+    "fit": "inference",
+    "point_fit": "pointfit",
+    "compare": "comparison",
+}
+__all__ = ["__version__", *_HOME]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(import_module(f"bayesloop.{_HOME[name]}"), name)
+    raise AttributeError(f"module 'bayesloop' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
