@@ -156,13 +156,13 @@ class Law:
     extra: Mapping[str, Prior] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        half = {name: jnp.asarray(0.5) for name in self.extra}
+        runs = jax.ShapeDtypeStruct((3,), float)
         try:
-            value = self.combine(jnp.asarray(1.5), jnp.asarray(0.5), jnp.asarray(0.5), **half)
+            loss = jax.eval_shape(self.combine, runs, runs, runs, **dict.fromkeys(self.extra, runs))
         except TypeError as error:
             raise LawError(f"law {self.name}: combine and the extra parameters disagree: {error}") from None
-        if jnp.shape(value) != () or not jnp.isfinite(value):
-            raise LawError(f"law {self.name}: combine returned {value!r}; expected one finite number")
+        if getattr(loss, "shape", None) != (3,):
+            raise LawError(f"law {self.name}: combine returned {loss!r} for three runs; expected three numbers")
 
     @property
     def priors(self) -> dict[str, Prior]:

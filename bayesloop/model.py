@@ -1,0 +1,256 @@
+"""The one NumPyro model: a law, an error model and a structure of phi over the runs of a table.
+
+Priors are stated on natural parameters; sampling happens in the centred coordinates of `centring`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import pandas as pd
+
+from bayesloop.centring import Level
+from bayesloop.errors import ErrorModel, get_errors
+from bayesloop.laws import Design, Law, LawError, Prior, get_law, resolve_priors
+
+ANCHOR = "baseline"  # the probe whose r = 1 runs anchor every probe
+SHARE = ("law", "none")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The runs of a fit as arrays, with the index of each run's probe and recurrence count.
+
+    Attributes
+    ----------
+    design : Design
+        Arrays of shape (run,): counts, recurrences, tokens.
+    loss : array, shape (run,)
+        Observed loss, nats per token.
+    log_se : array, shape (run,)
+        Standard error of log loss as a measurement; 0 where unknown.
+    run : list of str
+        Labels of the runs.
+    probes : list of str
+        Probes that have a phi.
+    recurrences : list of int
+        The r > 1 of the runs.
+    probe_index, r_index : int array, shape (run,)
+        Positions in `probes` and `recurrences`; 0 where r = 1, since r^phi is 1 there whatever phi is.
+    reference : tuple of float
+        Size N_ref and tokens D_ref of the centred coordinates: geometric means over the runs.
+    """
+
+    design: Design
+    loss: np.ndarray
+    log_se: np.ndarray
+    run: list[str]
+    probes: list[str]
+    recurrences: list[int]
+    probe_index: np.ndarray
+    r_index: np.ndarray
+    reference: tuple[float, float]
+
+    @classmethod
+    def of(cls, runs: pd.DataFrame, share: str = "law") -> Layout:
+        """Layout of a table of runs.
+
+        With ``share="none"`` every probe gets its own copy of the baseline's r = 1 runs at the budgets it has.
+
+        Raises
+        ------
+        LawError
+            If `share` is unknown.
+        """
+        if share not in SHARE:
+            raise LawError(f"share is {share!r}; expected one of {', '.join(SHARE)}")
+        looped = runs.loc[runs["r"] > 1, "probe"]
+        probes = list(dict.fromkeys(looped)) or list(dict.fromkeys(runs["probe"]))
+        if share == "none":
+            runs = pd.concat([anchored(runs, probe).assign(probe=probe) for probe in probes], ignore_index=True)
+        recurrences = sorted({int(r) for r in runs["r"] if r > 1}) or [1]
+        columns = [runs[name].to_numpy(float) for name in ("n_once", "n_rec", "r", "tokens")]
+        design = Design(*columns)
+        loss = runs["loss"].to_numpy(float)
+        log_se = runs["loss_se"].to_numpy(float) / loss if "loss_se" in runs else np.zeros(len(runs))
+        run = [str(label) for label in runs["run_id"]] if "run_id" in runs else [str(i) for i in range(len(runs))]
+        reference = (float(np.exp(np.log(design.n_once + design.n_rec).mean())),
+                     float(np.exp(np.log(design.tokens).mean())))
+        return cls(design, loss, np.nan_to_num(log_se), run, probes, recurrences,
+                   np.array([probes.index(probe) if probe in probes else 0 for probe in runs["probe"]]),
+                   np.array([recurrences.index(int(r)) if r > 1 else 0 for r in runs["r"]]), reference)
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """What the model is called with; other losses may be put in while the model stays."""
+        return {"design": self.design, "loss": self.loss, "log_se": self.log_se}
+
+
+def anchored(runs: pd.DataFrame, probe: str) -> pd.DataFrame:
+    """The runs of one probe with their anchor: the baseline's r = 1 runs at the budgets the probe has.
+
+    Without a `budget` column, all the baseline's r = 1 runs.
+    """
+    own = runs["probe"] == probe
+    anchor = (runs["probe"] == ANCHOR) & (runs["r"] == 1)
+    if "budget" in runs and runs.loc[own, "budget"].notna().all():
+        near = np.isclose(runs["budget"].to_numpy(float)[:, None], runs.loc[own, "budget"].unique()[None, :], rtol=1e-3)
+        anchor &= near.any(axis=1)
+    return runs[own | anchor]
+
+
+@dataclass(frozen=True)
+class Structure:
+    """How phi varies over the runs.
+
+    Parameters
+    ----------
+    name : str
+        Key in `STRUCTURES`.
+    dims : tuple of str
+        Dimensions of phi, out of `probe` and `r`.
+    per_run : callable
+        ``per_run(phi, layout)`` → phi of every run, shape (run,).
+    meaning : str
+        What it says about recurrences.
+    """
+
+    name: str
+    dims: tuple[str, ...]
+    per_run: Callable[[Any, Layout], Any]
+    meaning: str
+
+
+STRUCTURES: dict[str, Structure] = {structure.name: structure for structure in (
+    Structure("one", (), lambda phi, layout: phi, "one phi for every run"),
+    Structure("probe", ("probe",), lambda phi, layout: phi[layout.probe_index], "one phi for each recipe"),
+    Structure("probe_r", ("probe", "r"), lambda phi, layout: phi[layout.probe_index, layout.r_index],
+              "a phi for each recipe and recurrence count"),
+)}
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model over a table of runs; calling it with `layout.data` makes it a NumPyro model.
+
+    Attributes
+    ----------
+    law, errors, structure : Law, ErrorModel, Structure
+    layout : Layout
+    share : str
+        ``"law"``: E, A, B, alpha, beta and the error parameters are common to all probes;
+        ``"none"``: every probe has its own.
+    priors : dict of str to Prior
+        Priors of the free parameters.
+    fix : dict of str to float
+        Parameters held at a value.
+    """
+
+    law: Law
+    errors: ErrorModel
+    structure: Structure
+    layout: Layout
+    share: str
+    priors: dict[str, Prior]
+    fix: dict[str, float]
+
+    @property
+    def coords(self) -> dict[str, list]:
+        """Coordinates of the dims that parameters and runs have."""
+        return {"probe": self.layout.probes, "r": self.layout.recurrences, "run": self.layout.run}
+
+    def dims(self, name: str) -> tuple[str, ...]:
+        """Dimensions of a parameter."""
+        if name == "phi":
+            return self.structure.dims
+        return ("probe",) if self.share == "none" else ()
+
+    def __call__(self, data: Mapping[str, Any]) -> None:
+        """The NumPyro model; ``data["loss"]`` may be None to simulate."""
+        layout, values = self.layout, {}
+        for name in ("alpha", "beta", *self.law.extra, *self.errors.priors):
+            values[name] = self._draw(name)
+        values.update(self._draw_level(values["alpha"], values["beta"]))
+        if self.share == "none":
+            values = {name: value[layout.probe_index] for name, value in values.items()}
+        if self.law.looped:
+            values["phi"] = self.structure.per_run(self._draw("phi"), layout)
+        mean = numpyro.deterministic("mean", self.law.loss(values, data["design"]))
+        numpyro.sample("loss", self.errors.loss(mean, data["log_se"], values), obs=data["loss"])
+
+    def _shape(self, name: str) -> tuple[int, ...]:
+        return tuple(len(self.coords[dim]) for dim in self.dims(name))
+
+    def _draw(self, name: str) -> Any:
+        shape = self._shape(name)
+        if name in self.fix:
+            return jnp.full(shape, self.fix[name])
+        return numpyro.sample(name, self.priors[name].distribution().expand(shape).to_event(len(shape)))
+
+    def _draw_level(self, alpha: Any, beta: Any) -> dict[str, Any]:
+        """E, A and B, sampled in the coordinates of `centring`."""
+        log_n, log_d = (math.log(value) for value in self.layout.reference)
+        shifts = {"E": jnp.zeros_like(alpha), "A": alpha * log_n, "B": beta * log_d}
+        values = {name: jnp.full(self._shape(name), self.fix[name]) for name in shifts if name in self.fix}
+        free = [name for name in shifts if name not in self.fix]
+        if free:
+            level = Level(tuple(self.priors[name].distribution().expand(self._shape(name)) for name in free),
+                          tuple(shifts[name] for name in free))
+            drawn = level.parameters(numpyro.sample("level", level.to_event(len(self._shape("E")))))
+            values.update({name: numpyro.deterministic(name, value) for name, value in zip(free, drawn, strict=True)})
+        return values
+
+
+def build_model(runs: pd.DataFrame, law: str | Law = "recurrence", errors: str | ErrorModel = "normal",
+                phi: str = "probe", share: str = "law", priors: Mapping[str, Any] | None = None,
+                fix: Mapping[str, float] | None = None) -> Model:
+    """The model of a table of runs.
+
+    Parameters
+    ----------
+    runs : DataFrame
+        As from `read_runs`.
+    law, errors, phi : str
+        Names in `LAWS`, `ERRORS` and `STRUCTURES`.
+    share : {"law", "none"}
+        Whether probes share the law's parameters, or are fitted apart as in the paper, each with the baseline's
+        r = 1 runs of its own budgets.
+    priors : mapping, optional
+        Changed priors by parameter: a `Prior`, or text such as ``"Normal(0.5, 0.2)"``.
+    fix : mapping, optional
+        Parameters held at a value, for example ``{"phi": 1.0}``.
+
+    Returns
+    -------
+    Model
+
+    Raises
+    ------
+    LawError
+        If a name is unknown, a fixed value impossible, or phi cannot be identified from the table.
+    """
+    law, errors = get_law(law), get_errors(errors)
+    if phi not in STRUCTURES:
+        raise LawError(f"phi structure {phi!r} is unknown; expected one of {', '.join(STRUCTURES)}")
+    if share == "none" and phi == "one":
+        raise LawError('share="none" fits every probe apart, so phi="one" has no meaning; use phi="probe"')
+    resolved = resolve_priors({**law.priors, **errors.priors}, priors)
+    fix = _checked_fix(fix or {}, resolved)
+    layout = Layout.of(runs, share)
+    return Model(law, errors, STRUCTURES[phi], layout, share,
+                 {name: prior for name, prior in resolved.items() if name not in fix}, fix)
+
+
+def _checked_fix(fix: Mapping[str, float], priors: Mapping[str, Prior]) -> dict[str, float]:
+    for name, value in fix.items():
+        if name not in priors:
+            raise LawError(f"fix {name!r}: no such parameter; expected one of {', '.join(priors)}")
+        if not math.isfinite(value) or (priors[name].positive and value <= 0):
+            raise LawError(f"fix {name} = {value}: expected a finite {'positive ' * priors[name].positive}number")
+    return {name: float(value) for name, value in fix.items()}
