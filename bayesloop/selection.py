@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import operator
 import warnings
 from collections.abc import Callable
@@ -12,8 +13,10 @@ import numpy as np
 import pandas as pd
 
 from bayesloop.problems import RunsError, listed, near
+from bayesloop.schema import COLUMNS
 
 BUDGET_TOLERANCE = 1e-3  # relative; neighbouring budgets of a grid differ by a factor of 1.5 and more
+_LABELS = ("run_id", "status")  # names of a run; no fit depends on them
 
 _COMPARE: dict[type, Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
@@ -21,6 +24,47 @@ _COMPARE: dict[type, Callable[[Any, Any], Any]] = {
 }
 _GRAMMAR = ("expected comparisons (==, !=, <, <=, >, >=, in, not in) of columns with numbers or quoted text, "
             "joined by and, or, not, such as \"budget <= 4.64e18 and probe in ['baseline', 'truncated']\"")
+
+
+def select(runs: pd.DataFrame, where: str) -> pd.DataFrame:
+    """The runs that satisfy a condition, in their order.
+
+    Parameters
+    ----------
+    runs : DataFrame
+        From `read_runs`.
+    where : str
+        Comparisons of columns with numbers or quoted text, joined by and, or, not; `in` takes a list.
+        Budgets match with a relative tolerance of 1e-3, so ``budget <= 1e18`` includes 1.0004e18.
+
+    Returns
+    -------
+    DataFrame
+        With the attributes of `runs`; `sha256` is that of the selected rows, `where` lists the conditions applied.
+
+    Raises
+    ------
+    RunsError
+        If the condition is malformed, names an unknown column, or no run satisfies it.
+    """
+    kept = matches(runs, where)
+    if not kept.any():
+        raise nothing_selected(runs, where)
+    selected = runs[kept].reset_index(drop=True)
+    selected.attrs = {**runs.attrs, "sha256": fingerprint(selected), "where": [*runs.attrs.get("where", []), where]}
+    return selected
+
+
+def fingerprint(runs: pd.DataFrame) -> str:
+    """SHA-256 of the content of a table in the schema: which data a result has seen.
+
+    Independent of the order of the rows, of the file format, and of `run_id` and `status`, which no fit uses;
+    numbers enter in full precision.
+    """
+    names = [name for name in COLUMNS if name in runs.columns and name not in _LABELS]
+    rows = runs[names].astype({name: float for name in names if COLUMNS[name].dtype is float})
+    lines = sorted(repr(row) for row in rows.itertuples(index=False, name=None))
+    return hashlib.sha256("\n".join([",".join(names), *lines]).encode()).hexdigest()
 
 
 def matches(runs: pd.DataFrame, where: str) -> np.ndarray:
