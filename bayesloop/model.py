@@ -18,6 +18,7 @@ import pandas as pd
 from bayesloop.centring import Level
 from bayesloop.errors import ErrorModel, get_errors
 from bayesloop.laws import Design, Law, LawError, Prior, get_law, resolve_priors
+from bayesloop.schema import COLUMNS
 
 ANCHOR = "baseline"  # the probe whose r = 1 runs anchor every probe
 SHARE = ("law", "none")
@@ -36,7 +37,9 @@ class Layout:
     log_se : array, shape (run,)
         Standard error of log loss as a measurement; 0 where unknown.
     run : list of str
-        Labels of the runs.
+        Labels of the runs, unique.
+    columns : dict of str to array
+        The table's other columns, for the record.
     probes : list of str
         Probes that have a phi.
     recurrences : list of int
@@ -51,11 +54,12 @@ class Layout:
     loss: np.ndarray
     log_se: np.ndarray
     run: list[str]
+    columns: dict[str, np.ndarray]
     probes: list[str]
     recurrences: list[int]
     probe_index: np.ndarray
     r_index: np.ndarray
-    reference: tuple[float, float]
+    reference: tuple[float, ...]
 
     @classmethod
     def of(cls, runs: pd.DataFrame, share: str = "law") -> Layout:
@@ -70,19 +74,20 @@ class Layout:
         """
         if share not in SHARE:
             raise LawError(f"share is {share!r}; expected one of {', '.join(SHARE)}")
-        looped = runs.loc[runs["r"] > 1, "probe"]
-        probes = list(dict.fromkeys(looped)) or list(dict.fromkeys(runs["probe"]))
+        probes = list(dict.fromkeys(runs.loc[runs["r"] > 1, "probe"])) or list(dict.fromkeys(runs["probe"]))
+        runs = runs.assign(run_id=_labels(runs))
         if share == "none":
-            runs = pd.concat([anchored(runs, probe).assign(probe=probe) for probe in probes], ignore_index=True)
+            apart = {probe: anchored(runs, probe) for probe in probes}
+            runs = pd.concat([own.assign(probe=probe, run_id=own["run_id"] + f" @ {probe}")
+                              for probe, own in apart.items()], ignore_index=True)
         recurrences = sorted({int(r) for r in runs["r"] if r > 1}) or [1]
-        columns = [runs[name].to_numpy(float) for name in ("n_once", "n_rec", "r", "tokens")]
-        design = Design(*columns)
+        design = Design(*(runs[name].to_numpy(float) for name in ("n_once", "n_rec", "r", "tokens")))
         loss = runs["loss"].to_numpy(float)
         log_se = runs["loss_se"].to_numpy(float) / loss if "loss_se" in runs else np.zeros(len(runs))
-        run = [str(label) for label in runs["run_id"]] if "run_id" in runs else [str(i) for i in range(len(runs))]
-        reference = (float(np.exp(np.log(design.n_once + design.n_rec).mean())),
-                     float(np.exp(np.log(design.tokens).mean())))
-        return cls(design, loss, np.nan_to_num(log_se), run, probes, recurrences,
+        columns = {name: runs[name].to_numpy(str if COLUMNS[name].dtype is str else COLUMNS[name].dtype)
+                   for name in COLUMNS if name in runs and name not in ("run_id", "loss", "status")}
+        reference = tuple(float(np.exp(np.log(value).mean())) for value in (design.n_once + design.n_rec, design.tokens))
+        return cls(design, loss, np.nan_to_num(log_se), list(runs["run_id"]), columns, probes, recurrences,
                    np.array([probes.index(probe) if probe in probes else 0 for probe in runs["probe"]]),
                    np.array([recurrences.index(int(r)) if r > 1 else 0 for r in runs["r"]]), reference)
 
@@ -90,6 +95,12 @@ class Layout:
     def data(self) -> dict[str, Any]:
         """What the model is called with; other losses may be put in while the model stays."""
         return {"design": self.design, "loss": self.loss, "log_se": self.log_se}
+
+
+def _labels(runs: pd.DataFrame) -> list[str]:
+    """The runs' ids, or their places in the table where ids are missing or repeated."""
+    ids = [str(label) for label in runs["run_id"]] if "run_id" in runs else []
+    return ids if len(set(ids)) == len(runs) else [str(place) for place in range(len(runs))]
 
 
 def anchored(runs: pd.DataFrame, probe: str) -> pd.DataFrame:
@@ -171,24 +182,47 @@ class Model:
             return self.structure.dims
         return ("probe",) if self.share == "none" else ()
 
-    def __call__(self, data: Mapping[str, Any]) -> None:
-        """The NumPyro model; ``data["loss"]`` may be None to simulate."""
-        layout, values = self.layout, {}
-        for name in ("alpha", "beta", *self.law.extra, *self.errors.priors):
-            values[name] = self._draw(name)
-        values.update(self._draw_level(values["alpha"], values["beta"]))
-        if self.share == "none":
-            values = {name: value[layout.probe_index] for name, value in values.items()}
-        if self.law.looped:
-            values["phi"] = self.structure.per_run(self._draw("phi"), layout)
-        mean = numpyro.deterministic("mean", self.law.loss(values, data["design"]))
-        numpyro.sample("loss", self.errors.loss(mean, data["log_se"], values), obs=data["loss"])
+    @property
+    def parameters(self) -> dict[str, tuple[str, ...]]:
+        """All parameters of law and error model with their dims, fixed ones included."""
+        names = [*self.law.priors, *self.errors.priors]
+        return {name: self.dims(name) for name in names}
 
-    def _shape(self, name: str) -> tuple[int, ...]:
+    def __call__(self, data: Mapping[str, Any]) -> None:
+        """The NumPyro model."""
+        values = {name: self._draw(name) for name in self.parameters if name not in ("E", "A", "B")}
+        values.update(self._draw_level(values["alpha"], values["beta"]))
+        numpyro.sample("loss", self.predictive(values, data)[1], obs=data["loss"])
+
+    def predictive(self, values: Mapping[str, Any], data: Mapping[str, Any]) -> tuple[Any, Any]:
+        """Expected loss of the runs at one point of the parameter space, and the distribution of the observed loss.
+
+        Parameters
+        ----------
+        values : mapping of str to array
+            Natural parameters, each with the shape of its dims.
+        data : mapping
+            `Layout.data`.
+
+        Returns
+        -------
+        mean : array, shape (run,)
+            Nats per token.
+        loss : NumPyro distribution
+        """
+        apart = self.layout.probe_index if self.share == "none" else ...
+        per_run = {name: value[apart] for name, value in values.items() if name != "phi"}
+        if self.law.looped:
+            per_run["phi"] = self.structure.per_run(values["phi"], self.layout)
+        mean = self.law.loss(per_run, data["design"])
+        return mean, self.errors.loss(mean, data["log_se"], per_run)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of a parameter."""
         return tuple(len(self.coords[dim]) for dim in self.dims(name))
 
     def _draw(self, name: str) -> Any:
-        shape = self._shape(name)
+        shape = self.shape(name)
         if name in self.fix:
             return jnp.full(shape, self.fix[name])
         return numpyro.sample(name, self.priors[name].distribution().expand(shape).to_event(len(shape)))
@@ -197,12 +231,12 @@ class Model:
         """E, A and B, sampled in the coordinates of `centring`."""
         log_n, log_d = (math.log(value) for value in self.layout.reference)
         shifts = {"E": jnp.zeros_like(alpha), "A": alpha * log_n, "B": beta * log_d}
-        values = {name: jnp.full(self._shape(name), self.fix[name]) for name in shifts if name in self.fix}
+        values = {name: jnp.full(self.shape(name), self.fix[name]) for name in shifts if name in self.fix}
         free = [name for name in shifts if name not in self.fix]
         if free:
-            level = Level(tuple(self.priors[name].distribution().expand(self._shape(name)) for name in free),
+            level = Level(tuple(self.priors[name].distribution().expand(self.shape(name)) for name in free),
                           tuple(shifts[name] for name in free))
-            drawn = level.parameters(numpyro.sample("level", level.to_event(len(self._shape("E")))))
+            drawn = level.parameters(numpyro.sample("level", level.to_event(len(self.shape("E")))))
             values.update({name: numpyro.deterministic(name, value) for name, value in zip(free, drawn, strict=True)})
         return values
 
