@@ -37,8 +37,8 @@ def check_work(draft: Draft) -> None:
     doubtful = ((ratio < low) | (ratio > high)) & (ratio >= low / 10) & (ratio <= high * 10)
     draft.warn("flops", doubtful, f"where 6 (n_once + r n_rec) tokens / compute lies outside [{low:g}, {high:g}]: "
                f"{advice}", shown)
-    draft.warn("budget", draft.standing & (flops > SPENT_MOST * budget), "that spent over 10 % more than their budget: "
-               "is budget the planned compute?", ("budget", "flops"))
+    draft.warn("budget", draft.standing & (flops > SPENT_MOST * budget), "with flops more than 10 % above budget: is "
+               "budget the planned compute?", ("budget", "flops"))
 
 
 def _ratio_of_smaller(draft: Draft, models: np.ndarray, ratio: np.ndarray) -> np.ndarray:
@@ -68,8 +68,8 @@ def _judge_unfinished(draft: Draft, short: np.ndarray, checked: np.ndarray) -> N
     draft.refuse("running", draft.standing & (status == "running") & ~checked, "with status running, and nothing shows "
                  "whether they are complete", "remove them, set their status to done, or give flops and budget",
                  ("status", "loss"), can_allow=True)
-    draft.note(draft.standing & open_state, "kept although their status says otherwise: a tracker's state alone "
-               "excludes no run that has a loss", ("status", "loss"))
+    draft.note(draft.standing & open_state, "with another status than done, kept: a tracker's state alone excludes "
+               "no run that has a loss", ("status", "loss"))
 
 
 def check_twins(draft: Draft) -> None:
@@ -85,7 +85,7 @@ def check_twins(draft: Draft) -> None:
     seeded = draft.values("seed", NO_INT) != NO_INT
     draft.refuse("twins", twins & seeded, "of one configuration and seed with different results: crashed and "
                  "restarted?", "keep the one that finished", ("run_id", "tokens", "loss"), can_allow=True)
-    draft.warn("twins", twins & ~seeded, "share a configuration with another and have no seed: taken as repetitions",
+    draft.warn("twins", twins & ~seeded, "with the configuration of another and no seed, taken as repetitions",
                ("run_id", "loss"))
     repeated = draft.standing & _repeats(draft, table[["run_id"]], keep=False)
     draft.refuse("run_id", repeated, "with a run_id that stands twice", "a run_id names one run; map the tracker's ID "

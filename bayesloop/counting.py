@@ -35,7 +35,7 @@ def derive_counts(draft: Draft, convention: str) -> None:
                      "give n_once and n_rec, or width, n_prelude, n_recur, n_coda and scheme, or n_params where r = 1",
                      ("r", "n_once", "n_rec"))
     if lacking.any():
-        draft.ledger.notes.append(f"n_once and n_rec of {int(lacking.sum())} rows derived from the architecture")
+        draft.ledger.notes.append(f"n_once and n_rec derived from the architecture in {int(lacking.sum())} rows")
     for name, values in counts.items():
         if not np.isnan(values).all():
             draft.table[name] = values
@@ -136,7 +136,7 @@ def derive_probe(draft: Draft) -> None:
     unknown = lacking & (derived == "")
     if not (given != "").any() and "scheme" not in draft:
         derived[unknown] = "baseline"
-        draft.note(unknown, "say nothing of their recipe: taken as one recipe, called baseline")
+        draft.note(unknown, "without any word on the recipe, taken as baseline")
     else:
         draft.refuse("probe", unknown, "without probe, which cannot be derived", "give probe, or scheme with bptt_k "
                      "and lanes", ("r", "scheme"))

@@ -69,7 +69,7 @@ def _check_loss_scale(draft: Draft) -> None:
     if not standing.any():
         return
     if loss[standing].min() > PERPLEXITY_LIKE:
-        draft.refuse("loss_scale", standing, f"and every loss is above {PERPLEXITY_LIKE:g}: perplexities?",
+        draft.refuse("loss_scale", standing, f"with every loss above {PERPLEXITY_LIKE:g}: perplexities?",
                      "declare units={'loss': 'perplexity'} if so; expected nats per token", ("loss",), can_allow=True)
         return
     like = _median_of_like(draft, loss)
@@ -83,7 +83,7 @@ def _check_loss_scale(draft: Draft) -> None:
     bytewise = (vocab > 1) & (vocab <= 1024)
     low = np.median(loss[standing]) < BITS_LIKE and not bytewise[standing].any()
     if low and "loss_scale" not in draft.ledger.allow:
-        draft.warn("loss_scale", standing, f"and half of the losses are below {BITS_LIKE:g}: bits per byte? if so "
+        draft.warn("loss_scale", standing, f"with half of the losses below {BITS_LIKE:g}: bits per byte? if so "
                    "declare units={'loss': 'bit/byte'} with tokens_per_byte", ("loss",))
 
 

@@ -126,7 +126,7 @@ def read_runs(source: Source, columns: Mapping[str, str] | None = None, units: M
     if report.excluded:
         reasons = "".join(f"\n  {row['row']} {row['run_id']}: {row['reason']}" for row in report.excluded[:5])
         more = f"\n  and {len(report.excluded) - 5} more, in attrs['excluded']" if len(report.excluded) > 5 else ""
-        messages.insert(0, f"{len(report.excluded)} of {report.n_rows} rows excluded{reasons}{more}")
+        messages.insert(0, f"{len(report.excluded)} of {report.n_rows} runs excluded{reasons}{more}")
     if messages:
         warn(f"{report.source}: " + "\n".join(messages), RunsWarning, stacklevel=2)
     return report.runs
@@ -161,7 +161,8 @@ def validate(source: Source, columns: Mapping[str, str] | None = None, units: Ma
     with np.errstate(all="ignore"):
         cells = read_cells(source, ledger)
         if not cells.places:
-            raise RunsError(f"{ledger.source}: no rows; expected one per run")
+            ledger.refuse("rows", "no rows", "expected one per run")
+            raise ledger.error()
         _check_injection_of(cells, injection, ledger)
         draft = start_draft(cells, columns, declared, ledger)
         convention = _check(draft, injection, count_convention)
@@ -207,7 +208,8 @@ def _report(draft: Draft, cells: Cells, injection: str, convention: str) -> Vali
     kept = draft.table.loc[draft.standing, names]
     summary = kept.groupby(names, dropna=False, sort=True).size().reset_index(name="runs").to_dict("records")
     return Validation(
-        source=ledger.source, ok=runs is not None, n_rows=len(draft.places), n_kept=int(draft.standing.sum()),
+        source=ledger.source, ok=runs is not None, n_rows=len(draft.places) + ledger.counts.get("unreadable", 0),
+        n_kept=int(draft.standing.sum()),
         problems=ledger.problems, excluded=ledger.excluded, notes=ledger.notes, warnings=ledger.warnings,
         counts=ledger.counts, summary=[{str(k): _plain(v) for k, v in row.items()} for row in summary], runs=runs)
 

@@ -44,7 +44,7 @@ def test_unusable_runs_are_excluded_and_named(tmp_path: Path, cells: dict[str, s
     assert report.counts[check] == 1
     assert (entry["row"], entry["run_id"]) == ("line 7", paper_rows()[5]["run_id"])
     assert reason in entry["reason"]
-    with pytest.warns(UserWarning, match=r"1 of 24 rows excluded\n  line 7 baseline"):
+    with pytest.warns(UserWarning, match=r"1 of 24 runs excluded\n  line 7 baseline"):
         runs = read_runs(path)
     assert len(runs) == 23
     assert entry["run_id"] not in set(runs.run_id)
@@ -172,11 +172,12 @@ def test_large_seeds_are_kept_apart(tmp_path: Path) -> None:
 
 def test_perplexities_and_bits_per_byte(tmp_path: Path) -> None:
     def scaled(change: Any) -> Path:
-        return write_csv(tmp_path / "t.csv", [{**row, "loss": repr(float(change(float(row["loss"]))))} for row in paper_rows()])
+        rows = paper_rows()
+        return write_csv(tmp_path / "t.csv", [{**row, "loss": str(change(float(row["loss"])))} for row in rows])
 
     truth = read_runs(changed(tmp_path / "truth.csv", {})).loss
     path = scaled(np.exp)
-    with pytest.raises(RunsError, match=r"every loss is above 8: perplexities\?.*units=\{'loss': 'perplexity'\}"):
+    with pytest.raises(RunsError, match=r"every loss above 8: perplexities\?.*units=\{'loss': 'perplexity'\}"):
         read_runs(path)
     np.testing.assert_allclose(read_runs(path, units={"loss": "perplexity", "loss_se": "perplexity"}).loss, truth)
     path = scaled(lambda loss: loss / np.log(2) / 4)
@@ -209,7 +210,7 @@ def test_embeddings_or_units_that_do_not_fit_the_compute(tmp_path: Path) -> None
 
 
 def test_products_of_counts_do_not_overflow(tmp_path: Path) -> None:
-    """6 N D of these rows is above 2^63; as integers it would be negative and every check would pass or fail wrongly."""
+    """6 N D of these rows is above 2^63; as integers it would be negative and checks would go wrong."""
     frame = pd.read_csv(changed(tmp_path / "t.csv", {}))
     frame = frame.assign(**{name: frame[name] * 10**3 for name in ("n_once", "n_rec", "n_inject", "tokens")})
     assert (6 * frame.n_rec * frame.tokens < 0).any()
