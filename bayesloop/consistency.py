@@ -28,15 +28,16 @@ def check_work(draft: Draft) -> None:
     checked = (~np.isnan(flops) & ~np.isnan(budget)) | ~np.isnan(implied)
     _judge_unfinished(draft, short, checked)
     low, high = FLOPS_RATIO
-    advice = ("embeddings counted in n_once or n_rec, or another unit of tokens or flops? expected non-embedding "
-              "parameters, tokens and FLOP")
     ratio[~draft.standing] = np.nan
     shown = ("tokens", "flops" if "flops" in draft else "budget")
-    draft.refuse("flops", (ratio < low / 10) | (ratio > high * 10), "where 6 (n_once + r n_rec) tokens misses the "
-                 "compute by more than a factor of ten", advice, shown, can_allow=True)
-    doubtful = ((ratio < low) | (ratio > high)) & (ratio >= low / 10) & (ratio <= high * 10)
-    draft.warn("flops", doubtful, f"where 6 (n_once + r n_rec) tokens / compute lies outside [{low:g}, {high:g}]: "
-               f"{advice}", shown)
+    draft.refuse("flops", (ratio < low / 10) | (ratio > high * 10), "where 6 (n_once + r n_rec) tokens is far from the "
+                 "compute spent", "expected non-embedding parameters, tokens and FLOP: is one of them in another unit?",
+                 shown, can_allow=True)
+    account = "where 6 (n_once + r n_rec) tokens / compute is"
+    draft.warn("flops", (ratio > high) & (ratio <= high * 10), f"{account} above {high:g}: embeddings counted in "
+               "n_once or n_rec?", shown)
+    draft.warn("flops", (ratio < low) & (ratio >= low / 10), f"{account} below {low:g}: models so small that attention "
+               "and head outweigh them, or tokens missing?", shown)
     draft.warn("budget", draft.standing & (flops > SPENT_MOST * budget), "with flops more than 10 % above budget: is "
                "budget the planned compute?", ("budget", "flops"))
 

@@ -41,6 +41,22 @@ def derive_counts(draft: Draft, convention: str) -> None:
             draft.table[name] = values
 
 
+def check_counts(draft: Draft, convention: str) -> None:
+    """Doubt given counts that differ from those of the given layers by more than 1 %: embeddings, or another model."""
+    if not set(SHAPE) <= set(map(str, draft.table.columns)):
+        return
+    given = draft.values("n_once") + draft.values("n_rec")
+    doubtful = np.zeros(len(draft.places), dtype=bool)
+    for i in np.flatnonzero(draft.standing & ~np.isnan(given)).tolist():
+        try:
+            once, rec, _ = _counts_of(draft, i, convention)
+        except ArchitectureError:
+            continue
+        doubtful[i] = abs(given[i] - once - rec) > 0.01 * (once + rec)
+    draft.warn("counts", doubtful, "where n_once + n_rec is not that of the layers given: embeddings counted, or "
+               "another model?", ("r", "n_once", "n_rec"))
+
+
 def _counts_of(draft: Draft, i: int, convention: str) -> tuple[float, float, float]:
     """n_once, n_rec and n_inject of one row."""
     row = draft.table.iloc[i]

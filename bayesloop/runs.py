@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from bayesloop.consistency import check_twins, check_work
-from bayesloop.counting import INJECTIONS, derive_counts, derive_probe, place_injection, settle_convention
+from bayesloop.counting import INJECTIONS, check_counts, derive_counts, derive_probe, place_injection, settle_convention
 from bayesloop.draft import NO_INT, TYPES, Draft, start_draft
 from bayesloop.hygiene import ALLOWABLE, check_outcomes, check_values, merge_budgets
 from bayesloop.problems import Ledger, Problem, RunsError, RunsWarning, near
@@ -173,8 +173,10 @@ def _check(draft: Draft, injection: str, count_convention: str | None) -> str:
     """All checks in order; each looks at the rows that the ones before left standing."""
     check_outcomes(draft)
     derive_probe(draft)
-    derive_counts(draft, count_convention or _first(draft, "count_convention") or "exact")
+    assumed = count_convention or _first(draft, "count_convention") or "exact"
+    derive_counts(draft, assumed)
     check_values(draft)
+    check_counts(draft, assumed)
     convention = settle_convention(draft, count_convention)
     merge_budgets(draft)
     if all(name in draft for name in REQUIRED):

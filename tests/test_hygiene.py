@@ -201,10 +201,13 @@ def test_embeddings_or_units_that_do_not_fit_the_compute(tmp_path: Path) -> None
     rows = paper_rows()
     table = 2 * 32_064  # rows of the embedding and of the head
     heavy = [{**row, "n_rec": str(int(row["n_rec"]) + 40 * table * int(row["width"]))} for row in rows]
-    assert "flops" in validate(write_csv(tmp_path / "t.csv", heavy)).counts
+    assert "embeddings counted" in validate(write_csv(tmp_path / "t.csv", heavy)).warnings[0]
+    small = [{**row, "n_rec": str(int(row["n_rec"]) // 4), "n_once": str(int(row["n_once"]) // 4), "n_inject": ""}
+             for row in rows]
+    assert "models so small" in validate(write_csv(tmp_path / "t.csv", small)).warnings[0]
     in_millions = [{**row, "tokens": str(float(row["tokens"]) / 1e6)} for row in rows]
     path = write_csv(tmp_path / "t.csv", in_millions)
-    with pytest.raises(RunsError, match="another unit of tokens"):
+    with pytest.raises(RunsError, match="is one of them in another unit"):
         read_runs(path)
     np.testing.assert_allclose(read_runs(path, units={"tokens": "M"}).tokens, [float(row["tokens"]) for row in rows])
 
