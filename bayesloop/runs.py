@@ -234,7 +234,8 @@ def _finished(draft: Draft, cells: Cells, injection: str, convention: str) -> pd
     if "bptt_k" in parts:
         parts["bptt_k"] = np.where(parts["bptt_k"] == NO_INT, parts["r"], parts["bptt_k"])
     if "lanes" in parts:
-        parts["lanes"] = np.maximum(parts["lanes"], 0)
+        unknown = draft.values("scheme", "")[kept] == "hyperconnect"  # of these alone a missing number is not 0
+        parts["lanes"] = np.where((parts["lanes"] == NO_INT) & ~unknown, 0, parts["lanes"])
     runs = pd.DataFrame(parts, index=range(int(kept.sum())))
     ledger, before = draft.ledger, cells.attrs if "sha256" in cells.attrs else {}
     runs.attrs = {**before, "source": ledger.source, "sha256": fingerprint(runs), "injection": injection,

@@ -179,7 +179,10 @@ def test_perplexities_and_bits_per_byte(tmp_path: Path) -> None:
     path = scaled(np.exp)
     with pytest.raises(RunsError, match=r"every loss above 8: perplexities\?.*units=\{'loss': 'perplexity'\}"):
         read_runs(path)
-    np.testing.assert_allclose(read_runs(path, units={"loss": "perplexity", "loss_se": "perplexity"}).loss, truth)
+    in_nats = read_runs(path, units={"loss": "perplexity", "loss_se": "perplexity"})
+    np.testing.assert_allclose(in_nats.loss, truth, rtol=1e-14)
+    errors = [float(row["loss_se"]) for row in paper_rows()]
+    np.testing.assert_allclose(in_nats.loss_se, errors / np.exp(truth), rtol=1e-13)
     path = scaled(lambda loss: loss / np.log(2) / 4)
     with pytest.warns(UserWarning, match=r"bits per byte\?"):
         read_runs(path)

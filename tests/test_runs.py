@@ -158,6 +158,27 @@ def test_probes_follow_from_the_recipe() -> None:
         read_runs(table)
 
 
+def test_missing_parts_of_the_recipe_have_their_meaning() -> None:
+    table = pd.DataFrame({"scheme": ["linear", "linear", "hyperconnect"], "r": [2, 4, 2], "bptt_k": ["", "2", ""],
+                          "lanes": [None, 0, None], "n_once": 1e6, "n_rec": 1e7, "tokens": [1e9, 2e9, 3e9], "loss": 3.0,
+                          "seed": [3, None, None]})
+    runs = read_runs(table)
+    assert list(runs.bptt_k) == [2, 2, 2]
+    assert list(runs.lanes) == [0, 0, -1]
+    assert list(runs.seed) == [3, -1, -1]
+    assert list(runs.probe) == ["baseline", "truncated", "hyperconnections"]
+
+
+def test_exact_counts_show_themselves() -> None:
+    for convention in ("exact", "formula"):
+        rows = [run_of(r, width).attrs for r in (1, 2) for width in (384, 512)]
+        table = pd.DataFrame(rows).drop(columns="count_convention")
+        runs = read_runs(table.drop(columns=["n_once", "n_rec", "n_inject"]), count_convention=convention)
+        assert read_runs(pd.DataFrame(runs.to_dict("list"))).attrs["count_convention"] == convention
+    runs.loc[0, "n_rec"] += 2 * 384
+    assert read_runs(pd.DataFrame(runs.to_dict("list"))).attrs["count_convention"] == "undeclared"
+
+
 def test_a_declared_count_convention_must_be_the_tables(tmp_path: Path) -> None:
     write_run(tmp_path / "curve.h5", run_of(2))
     assert read_runs(tmp_path, count_convention="exact").attrs["count_convention"] == "exact"
