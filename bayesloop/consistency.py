@@ -23,8 +23,9 @@ def check_work(draft: Draft) -> None:
     flops, budget = draft.values("flops"), draft.values("budget")
     models = draft.values("n_once") + draft.values("r", NO_INT) * draft.values("n_rec")
     ratio = 6 * models * draft.values("tokens") / np.where(np.isnan(flops), budget, flops)
-    implied = _ratio_of_smaller(draft, models, ratio)
-    short = draft.standing & ((flops < SPENT_LEAST * budget) | (ratio < TOKENS_LEAST * implied))
+    short = draft.standing & (flops < SPENT_LEAST * budget)
+    implied = _ratio_of_smaller(draft.standing & ~short, draft, models, ratio)
+    short |= draft.standing & (ratio < TOKENS_LEAST * implied)
     checked = (~np.isnan(flops) & ~np.isnan(budget)) | ~np.isnan(implied)
     _judge_unfinished(draft, short, checked)
     low, high = FLOPS_RATIO
@@ -42,17 +43,17 @@ def check_work(draft: Draft) -> None:
                "budget the planned compute?", ("budget", "flops"))
 
 
-def _ratio_of_smaller(draft: Draft, models: np.ndarray, ratio: np.ndarray) -> np.ndarray:
-    """For each row the median ratio of the other runs of its recipe with no larger model; NaN below two of them."""
+def _ratio_of_smaller(rows: np.ndarray, draft: Draft, models: np.ndarray, ratio: np.ndarray) -> np.ndarray:
+    """For each row the (lower) median ratio of the others of its recipe with no larger model; NaN below two others."""
     implied = np.full(len(ratio), np.nan)
-    usable = draft.standing & np.isfinite(ratio)
+    usable = rows & np.isfinite(ratio)
     recipe = pd.DataFrame({name: draft.values(name, "") for name in _RECIPE if name in draft})[usable]
     for index in recipe.groupby(list(recipe.columns)).groups.values() if usable.any() else ():
-        rows = np.asarray(index)
-        for i in rows:
-            others = ratio[rows[(models[rows] <= models[i]) & (rows != i)]]
+        group = np.asarray(index)
+        for i in group:
+            others = np.sort(ratio[group[(models[group] <= models[i]) & (group != i)]])
             if len(others) >= 2:
-                implied[i] = np.median(others)
+                implied[i] = others[(len(others) - 1) // 2]
     return implied
 
 
@@ -63,8 +64,8 @@ def _judge_unfinished(draft: Draft, short: np.ndarray, checked: np.ndarray) -> N
     shown = ("tokens", "flops", "budget")
     draft.exclude("unfinished", short & open_state, "unfinished: its status says so and it is short of its budget",
                   ("status", "tokens"))
-    draft.refuse("partial", short & ~open_state, f"that look finished but spent less than {SPENT_LEAST:.0%} of the "
-                 "budget, or fewer tokens than smaller models imply", "remove them, or correct tokens, flops or budget",
+    draft.refuse("partial", short & ~open_state, f"apparently finished, with less than {SPENT_LEAST:.0%} of the "
+                 "budget spent, or fewer tokens than smaller models imply", "remove them, or correct tokens, flops or budget",
                  shown, can_allow=True)
     draft.refuse("running", draft.standing & (status == "running") & ~checked, "with status running, and nothing shows "
                  "whether they are complete", "remove them, set their status to done, or give flops and budget",

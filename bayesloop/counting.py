@@ -99,7 +99,7 @@ def settle_convention(draft: Draft, declared: str | None) -> str:
         draft.refuse("count_convention", draft.standing.copy(), f"with count convention {found!r}",
                      f"expected one of {', '.join(COUNT_CONVENTIONS)}")
     if found and declared and found != declared:
-        draft.refuse("count_convention", draft.standing.copy(), f"that say count convention {found!r}, but "
+        draft.refuse("count_convention", draft.standing.copy(), f"with count convention {found!r}, but "
                      f"{declared!r} is declared", "declare what the table says")
     return found or declared or _shown_convention(draft) or "undeclared"
 

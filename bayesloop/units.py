@@ -126,12 +126,12 @@ def _parse_text(text: str, suffix: bool) -> int | float | None:
         return -special if text.startswith("-") else special
     if match := _SUFFIXED.fullmatch(text):
         if not suffix:
-            raise ValueError("a suffix that is not declared")
+            raise ValueError("written with a suffix that is not declared")
         return float(f"{match[1]}e{DECIMAL[match[2].upper()]}")
     if text.endswith("%"):
         raise ValueError("a percentage")
     if "," in text or "_" in text:
-        raise ValueError("separators within a number")
+        raise ValueError("written with separators")
     raise ValueError("no number")
 
 

@@ -238,6 +238,7 @@ def test_everything_is_reported_at_once(tmp_path: Path) -> None:
         (0, "loss"): "0", (1, "tokens"): "12M", (2, "r"): "0", (3, "n_rec"): "", (4, "loss"): "7", (5, "flops"): "1e17",
         (6, "loss"): "nan", (7, "status"): "odd", **{(i, "loss_se"): "?" for i in range(8, 16)}})
     report = validate(path)
+    assert report.counts["partial"] == 1
     assert {problem.check for problem in report.problems} == {
         "numbers", "r", "counts", "high_loss", "partial", "status"}
     assert [row["row"] for row in report.excluded] == ["line 2", "line 8"]

@@ -182,7 +182,7 @@ def test_exact_counts_show_themselves() -> None:
 def test_a_declared_count_convention_must_be_the_tables(tmp_path: Path) -> None:
     write_run(tmp_path / "curve.h5", run_of(2))
     assert read_runs(tmp_path, count_convention="exact").attrs["count_convention"] == "exact"
-    with pytest.raises(RunsError, match="that say count convention 'exact', but 'formula' is declared"):
+    with pytest.raises(RunsError, match="with count convention 'exact', but 'formula' is declared"):
         read_runs(tmp_path, count_convention="formula")
     with pytest.raises(RunsError, match="expected one of exact, formula"):
         read_runs(tmp_path, count_convention="rough")
