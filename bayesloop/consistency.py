@@ -65,8 +65,8 @@ def _judge_unfinished(draft: Draft, short: np.ndarray, checked: np.ndarray) -> N
     draft.exclude("unfinished", short & open_state, "unfinished: its status says so and it is short of its budget",
                   ("status", "tokens"))
     draft.refuse("partial", short & ~open_state, f"apparently finished, with less than {SPENT_LEAST:.0%} of the "
-                 "budget spent, or fewer tokens than smaller models imply", "remove them, or correct tokens, flops or budget",
-                 shown, can_allow=True)
+                 "budget spent, or fewer tokens than smaller models imply", "remove them, or correct tokens, flops or "
+                 "budget", shown, can_allow=True)
     draft.refuse("running", draft.standing & (status == "running") & ~checked, "with status running, and nothing shows "
                  "whether they are complete", "remove them, set their status to done, or give flops and budget",
                  ("status", "loss"), can_allow=True)
