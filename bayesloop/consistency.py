@@ -23,35 +23,37 @@ def check_work(draft: Draft) -> None:
     flops, budget = draft.values("flops"), draft.values("budget")
     models = draft.values("n_once") + draft.values("r", NO_INT) * draft.values("n_rec")
     ratio = 6 * models * draft.values("tokens") / np.where(np.isnan(flops), budget, flops)
-    implied = _ratio_of_smaller(draft, models, ratio)
-    short = draft.standing & ((flops < SPENT_LEAST * budget) | (ratio < TOKENS_LEAST * implied))
+    short = draft.standing & (flops < SPENT_LEAST * budget)
+    implied = _ratio_of_smaller(draft.standing & ~short, draft, models, ratio)
+    short |= draft.standing & (ratio < TOKENS_LEAST * implied)
     checked = (~np.isnan(flops) & ~np.isnan(budget)) | ~np.isnan(implied)
     _judge_unfinished(draft, short, checked)
     low, high = FLOPS_RATIO
-    advice = ("embeddings counted in n_once or n_rec, or another unit of tokens or flops? expected non-embedding "
-              "parameters, tokens and FLOP")
     ratio[~draft.standing] = np.nan
     shown = ("tokens", "flops" if "flops" in draft else "budget")
-    draft.refuse("flops", (ratio < low / 10) | (ratio > high * 10), "where 6 (n_once + r n_rec) tokens misses the "
-                 "compute by more than a factor of ten", advice, shown, can_allow=True)
-    doubtful = ((ratio < low) | (ratio > high)) & (ratio >= low / 10) & (ratio <= high * 10)
-    draft.warn("flops", doubtful, f"where 6 (n_once + r n_rec) tokens / compute lies outside [{low:g}, {high:g}]: "
-               f"{advice}", shown)
-    draft.warn("budget", draft.standing & (flops > SPENT_MOST * budget), "that spent over 10 % more than their budget: "
-               "is budget the planned compute?", ("budget", "flops"))
+    draft.refuse("flops", (ratio < low / 10) | (ratio > high * 10), "where 6 (n_once + r n_rec) tokens is far from the "
+                 "compute spent", "expected non-embedding parameters, tokens and FLOP: is one of them in another unit?",
+                 shown, can_allow=True)
+    account = "where 6 (n_once + r n_rec) tokens / compute is"
+    draft.warn("flops", (ratio > high) & (ratio <= high * 10), f"{account} above {high:g}: embeddings counted in "
+               "n_once or n_rec?", shown)
+    draft.warn("flops", (ratio < low) & (ratio >= low / 10), f"{account} below {low:g}: models so small that attention "
+               "and head outweigh them, or tokens missing?", shown)
+    draft.warn("budget", draft.standing & (flops > SPENT_MOST * budget), "with flops more than 10 % above budget: is "
+               "budget the planned compute?", ("budget", "flops"))
 
 
-def _ratio_of_smaller(draft: Draft, models: np.ndarray, ratio: np.ndarray) -> np.ndarray:
-    """For each row the median ratio of the other runs of its recipe with no larger model; NaN below two of them."""
+def _ratio_of_smaller(rows: np.ndarray, draft: Draft, models: np.ndarray, ratio: np.ndarray) -> np.ndarray:
+    """For each row the (lower) median ratio of the others of its recipe with no larger model; NaN below two others."""
     implied = np.full(len(ratio), np.nan)
-    usable = draft.standing & np.isfinite(ratio)
+    usable = rows & np.isfinite(ratio)
     recipe = pd.DataFrame({name: draft.values(name, "") for name in _RECIPE if name in draft})[usable]
     for index in recipe.groupby(list(recipe.columns)).groups.values() if usable.any() else ():
-        rows = np.asarray(index)
-        for i in rows:
-            others = ratio[rows[(models[rows] <= models[i]) & (rows != i)]]
+        group = np.asarray(index)
+        for i in group:
+            others = np.sort(ratio[group[(models[group] <= models[i]) & (group != i)]])
             if len(others) >= 2:
-                implied[i] = np.median(others)
+                implied[i] = others[(len(others) - 1) // 2]
     return implied
 
 
@@ -62,14 +64,14 @@ def _judge_unfinished(draft: Draft, short: np.ndarray, checked: np.ndarray) -> N
     shown = ("tokens", "flops", "budget")
     draft.exclude("unfinished", short & open_state, "unfinished: its status says so and it is short of its budget",
                   ("status", "tokens"))
-    draft.refuse("partial", short & ~open_state, f"that look finished but spent less than {SPENT_LEAST:.0%} of the "
-                 "budget, or fewer tokens than smaller models imply", "remove them, or correct tokens, flops or budget",
-                 shown, can_allow=True)
+    draft.refuse("partial", short & ~open_state, f"apparently finished, with less than {SPENT_LEAST:.0%} of the "
+                 "budget spent, or fewer tokens than smaller models imply", "remove them, or correct tokens, flops or "
+                 "budget", shown, can_allow=True)
     draft.refuse("running", draft.standing & (status == "running") & ~checked, "with status running, and nothing shows "
                  "whether they are complete", "remove them, set their status to done, or give flops and budget",
                  ("status", "loss"), can_allow=True)
-    draft.note(draft.standing & open_state, "kept although their status says otherwise: a tracker's state alone "
-               "excludes no run that has a loss", ("status", "loss"))
+    draft.note(draft.standing & open_state, "with another status than done, kept: a tracker's state alone excludes "
+               "no run that has a loss", ("status", "loss"))
 
 
 def check_twins(draft: Draft) -> None:
@@ -85,7 +87,7 @@ def check_twins(draft: Draft) -> None:
     seeded = draft.values("seed", NO_INT) != NO_INT
     draft.refuse("twins", twins & seeded, "of one configuration and seed with different results: crashed and "
                  "restarted?", "keep the one that finished", ("run_id", "tokens", "loss"), can_allow=True)
-    draft.warn("twins", twins & ~seeded, "share a configuration with another and have no seed: taken as repetitions",
+    draft.warn("twins", twins & ~seeded, "with the configuration of another and no seed, taken as repetitions",
                ("run_id", "loss"))
     repeated = draft.standing & _repeats(draft, table[["run_id"]], keep=False)
     draft.refuse("run_id", repeated, "with a run_id that stands twice", "a run_id names one run; map the tracker's ID "

@@ -35,10 +35,26 @@ def derive_counts(draft: Draft, convention: str) -> None:
                      "give n_once and n_rec, or width, n_prelude, n_recur, n_coda and scheme, or n_params where r = 1",
                      ("r", "n_once", "n_rec"))
     if lacking.any():
-        draft.ledger.notes.append(f"n_once and n_rec of {int(lacking.sum())} rows derived from the architecture")
+        draft.ledger.notes.append(f"n_once and n_rec derived from the architecture in {int(lacking.sum())} rows")
     for name, values in counts.items():
         if not np.isnan(values).all():
             draft.table[name] = values
+
+
+def check_counts(draft: Draft, convention: str) -> None:
+    """Doubt given counts that differ from those of the given layers by more than 1 %: embeddings, or another model."""
+    if not set(SHAPE) <= set(map(str, draft.table.columns)):
+        return
+    given = draft.values("n_once") + draft.values("n_rec")
+    doubtful = np.zeros(len(draft.places), dtype=bool)
+    for i in np.flatnonzero(draft.standing & ~np.isnan(given)).tolist():
+        try:
+            once, rec, _ = _counts_of(draft, i, convention)
+        except ArchitectureError:
+            continue
+        doubtful[i] = abs(given[i] - once - rec) > 0.01 * (once + rec)
+    draft.warn("counts", doubtful, "where n_once + n_rec is not that of the layers given: embeddings counted, or "
+               "another model?", ("r", "n_once", "n_rec"))
 
 
 def _counts_of(draft: Draft, i: int, convention: str) -> tuple[float, float, float]:
@@ -83,7 +99,7 @@ def settle_convention(draft: Draft, declared: str | None) -> str:
         draft.refuse("count_convention", draft.standing.copy(), f"with count convention {found!r}",
                      f"expected one of {', '.join(COUNT_CONVENTIONS)}")
     if found and declared and found != declared:
-        draft.refuse("count_convention", draft.standing.copy(), f"that say count convention {found!r}, but "
+        draft.refuse("count_convention", draft.standing.copy(), f"with count convention {found!r}, but "
                      f"{declared!r} is declared", "declare what the table says")
     return found or declared or _shown_convention(draft) or "undeclared"
 
@@ -136,7 +152,7 @@ def derive_probe(draft: Draft) -> None:
     unknown = lacking & (derived == "")
     if not (given != "").any() and "scheme" not in draft:
         derived[unknown] = "baseline"
-        draft.note(unknown, "say nothing of their recipe: taken as one recipe, called baseline")
+        draft.note(unknown, "without any word on the recipe, taken as baseline")
     else:
         draft.refuse("probe", unknown, "without probe, which cannot be derived", "give probe, or scheme with bptt_k "
                      "and lanes", ("r", "scheme"))

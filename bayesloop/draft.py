@@ -165,8 +165,9 @@ def _column_names(cells: Cells, columns: Mapping[str, str] | None, ledger: Ledge
     names.update({ours: theirs for theirs, ours in columns.items()})
     if repeated := sorted(cells.repeated & set(names.values())):
         ledger.refuse("columns", f"column names that stand twice: {', '.join(repeated)}", "every name may stand once")
-    if unused := [name for name in cells.columns if name not in names.values() and name]:
-        ledger.notes.append(f"{len(unused)} columns are not in the schema and left out{listed(unused)}")
+    unused = [name for name in cells.columns if name not in names.values() and name]
+    if unused and cells.is_table:
+        ledger.notes.append(f"columns that are not in the schema, left out{listed(unused)}")
     _require(names, cells, ledger)
     return names
 

@@ -69,31 +69,32 @@ def _check_loss_scale(draft: Draft) -> None:
     if not standing.any():
         return
     if loss[standing].min() > PERPLEXITY_LIKE:
-        draft.refuse("loss_scale", standing, f"and every loss is above {PERPLEXITY_LIKE:g}: perplexities?",
+        draft.refuse("loss_scale", standing, f"with every loss above {PERPLEXITY_LIKE:g}: perplexities?",
                      "declare units={'loss': 'perplexity'} if so; expected nats per token", ("loss",), can_allow=True)
         return
-    like = _median_of_like(draft, loss)
+    like = _median_of_budget(draft, loss)
     ceiling = np.where(vocab > 1, np.log(np.maximum(vocab, 2)) + 1, np.inf)
-    diverged = standing & ((loss > DIVERGED_FACTOR * like) | (loss > ceiling))
-    draft.exclude("diverged", diverged, f"diverged: loss above {DIVERGED_FACTOR:g} × the median of its budget, "
-                  "or above ln(vocabulary) + 1", ("loss",))
-    draft.refuse("high_loss", draft.standing & (loss > HIGH_FACTOR * like), f"whose loss is above {HIGH_FACTOR:g} × "
-                 "the median of its budget: diverged, or another unit?", "remove them, or give them status diverged",
-                 ("loss",), can_allow=True)
+    draft.exclude("diverged", standing & (loss > DIVERGED_FACTOR * like), "diverged: loss above "
+                  f"{DIVERGED_FACTOR:g} × the median of its budget", ("loss",))
+    draft.exclude("diverged", draft.standing & (loss > ceiling), "diverged: loss above ln(vocabulary) + 1", ("loss",))
+    overall = DIVERGED_FACTOR * np.median(loss[standing])
+    high = draft.standing & ((loss > HIGH_FACTOR * like) | (np.isnan(like) & (loss > overall)))
+    draft.refuse("high_loss", high, f"whose loss is above {HIGH_FACTOR:g} × the median of its budget, or without "
+                 f"budget above {DIVERGED_FACTOR:g} × that of all: diverged, or another unit?", "remove them, or give "
+                 "them status diverged", ("loss",), can_allow=True)
     bytewise = (vocab > 1) & (vocab <= 1024)
     low = np.median(loss[standing]) < BITS_LIKE and not bytewise[standing].any()
     if low and "loss_scale" not in draft.ledger.allow:
-        draft.warn("loss_scale", standing, f"and half of the losses are below {BITS_LIKE:g}: bits per byte? if so "
+        draft.warn("loss_scale", standing, f"with half of the losses below {BITS_LIKE:g}: bits per byte? if so "
                    "declare units={'loss': 'bit/byte'} with tokens_per_byte", ("loss",))
 
 
-def _median_of_like(draft: Draft, loss: np.ndarray) -> np.ndarray:
-    """Median loss of the standing rows of the same budget, of all where a budget has fewer than three."""
+def _median_of_budget(draft: Draft, loss: np.ndarray) -> np.ndarray:
+    """Median loss of the standing rows of the same budget; NaN where a budget has fewer than three."""
     frame = pd.DataFrame({"budget": draft.values("budget"), "loss": np.where(draft.standing, loss, np.nan)})
     groups = frame.groupby("budget")["loss"]
     median = groups.transform("median").to_numpy()
-    few = ~(groups.transform("count").to_numpy() >= 3)
-    return np.where(few, np.nanmedian(frame["loss"]), median)
+    return np.where(groups.transform("count").to_numpy() >= 3, median, np.nan)
 
 
 def check_values(draft: Draft) -> None:

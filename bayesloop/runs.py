@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from bayesloop.consistency import check_twins, check_work
-from bayesloop.counting import INJECTIONS, derive_counts, derive_probe, place_injection, settle_convention
+from bayesloop.counting import INJECTIONS, check_counts, derive_counts, derive_probe, place_injection, settle_convention
 from bayesloop.draft import NO_INT, TYPES, Draft, start_draft
 from bayesloop.hygiene import ALLOWABLE, check_outcomes, check_values, merge_budgets
 from bayesloop.problems import Ledger, Problem, RunsError, RunsWarning, near
@@ -126,7 +126,7 @@ def read_runs(source: Source, columns: Mapping[str, str] | None = None, units: M
     if report.excluded:
         reasons = "".join(f"\n  {row['row']} {row['run_id']}: {row['reason']}" for row in report.excluded[:5])
         more = f"\n  and {len(report.excluded) - 5} more, in attrs['excluded']" if len(report.excluded) > 5 else ""
-        messages.insert(0, f"{len(report.excluded)} of {report.n_rows} rows excluded{reasons}{more}")
+        messages.insert(0, f"{len(report.excluded)} of {report.n_rows} runs excluded{reasons}{more}")
     if messages:
         warn(f"{report.source}: " + "\n".join(messages), RunsWarning, stacklevel=2)
     return report.runs
@@ -161,7 +161,8 @@ def validate(source: Source, columns: Mapping[str, str] | None = None, units: Ma
     with np.errstate(all="ignore"):
         cells = read_cells(source, ledger)
         if not cells.places:
-            raise RunsError(f"{ledger.source}: no rows; expected one per run")
+            ledger.refuse("rows", "no rows", "expected one per run")
+            raise ledger.error()
         _check_injection_of(cells, injection, ledger)
         draft = start_draft(cells, columns, declared, ledger)
         convention = _check(draft, injection, count_convention)
@@ -172,8 +173,10 @@ def _check(draft: Draft, injection: str, count_convention: str | None) -> str:
     """All checks in order; each looks at the rows that the ones before left standing."""
     check_outcomes(draft)
     derive_probe(draft)
-    derive_counts(draft, count_convention or _first(draft, "count_convention") or "exact")
+    assumed = count_convention or _first(draft, "count_convention") or "exact"
+    derive_counts(draft, assumed)
     check_values(draft)
+    check_counts(draft, assumed)
     convention = settle_convention(draft, count_convention)
     merge_budgets(draft)
     if all(name in draft for name in REQUIRED):
@@ -207,7 +210,8 @@ def _report(draft: Draft, cells: Cells, injection: str, convention: str) -> Vali
     kept = draft.table.loc[draft.standing, names]
     summary = kept.groupby(names, dropna=False, sort=True).size().reset_index(name="runs").to_dict("records")
     return Validation(
-        source=ledger.source, ok=runs is not None, n_rows=len(draft.places), n_kept=int(draft.standing.sum()),
+        source=ledger.source, ok=runs is not None, n_rows=len(draft.places) + ledger.counts.get("unreadable", 0),
+        n_kept=int(draft.standing.sum()),
         problems=ledger.problems, excluded=ledger.excluded, notes=ledger.notes, warnings=ledger.warnings,
         counts=ledger.counts, summary=[{str(k): _plain(v) for k, v in row.items()} for row in summary], runs=runs)
 
@@ -230,7 +234,8 @@ def _finished(draft: Draft, cells: Cells, injection: str, convention: str) -> pd
     if "bptt_k" in parts:
         parts["bptt_k"] = np.where(parts["bptt_k"] == NO_INT, parts["r"], parts["bptt_k"])
     if "lanes" in parts:
-        parts["lanes"] = np.maximum(parts["lanes"], 0)
+        unknown = draft.values("scheme", "")[kept] == "hyperconnect"  # of these alone a missing number is not 0
+        parts["lanes"] = np.where((parts["lanes"] == NO_INT) & ~unknown, 0, parts["lanes"])
     runs = pd.DataFrame(parts, index=range(int(kept.sum())))
     ledger, before = draft.ledger, cells.attrs if "sha256" in cells.attrs else {}
     runs.attrs = {**before, "source": ledger.source, "sha256": fingerprint(runs), "injection": injection,

@@ -23,12 +23,16 @@ RUN_FILE = "curve.h5"
 
 @dataclass
 class Cells:
-    """Raw cells by column, each row's place for messages, column names that stand twice, a data frame's attributes."""
+    """Raw cells by column, each row's place for messages, column names that stand twice, a data frame's attributes.
+
+    `is_table` is False for run files, whose many further attributes are no columns that someone meant to be read.
+    """
 
     columns: dict[str, np.ndarray]
     places: list[str]
     repeated: frozenset[str] = frozenset()
     attrs: Mapping[Any, Any] = field(default_factory=dict)
+    is_table: bool = True
 
 
 def source_name(source: Any) -> str:
@@ -176,4 +180,4 @@ def _from_runs(runs: list[Run], places: list[str]) -> Cells:
     for name in names:
         for i, run in enumerate(runs):
             columns[name][i] = run.attrs.get(name)
-    return Cells(columns, places)
+    return Cells(columns, places, is_table=False)

@@ -65,7 +65,7 @@ def declared_units(units: Mapping[str, Any] | None, known: Mapping[str, type],
 
 def _unit(name: str, unit: Any, tokens_per_byte: float | None) -> Unit:
     is_loss = name in ("loss", "loss_se")
-    if is_loss and unit in LOSS_UNITS:
+    if is_loss and isinstance(unit, str) and unit in LOSS_UNITS:
         if unit == "bit/byte":
             if tokens_per_byte is None or not 0 < tokens_per_byte < inf:
                 raise RunsError(
@@ -73,7 +73,7 @@ def _unit(name: str, unit: Any, tokens_per_byte: float | None) -> Unit:
                     "text's tokens divided by its bytes (about 0.25 for a 32k vocabulary on English)")
             return Unit(log(2) / tokens_per_byte)
         return Unit(log(2) if unit == "bit/token" else 1.0, is_perplexity=unit == "perplexity")
-    if not is_loss and unit in DECIMAL:
+    if not is_loss and isinstance(unit, str) and unit in DECIMAL:
         return Unit(10.0 ** DECIMAL[unit])
     if not is_loss and unit == "suffix":
         return Unit(suffix=True)
@@ -126,12 +126,12 @@ def _parse_text(text: str, suffix: bool) -> int | float | None:
         return -special if text.startswith("-") else special
     if match := _SUFFIXED.fullmatch(text):
         if not suffix:
-            raise ValueError("a suffix that is not declared")
+            raise ValueError("written with a suffix that is not declared")
         return float(f"{match[1]}e{DECIMAL[match[2].upper()]}")
     if text.endswith("%"):
         raise ValueError("a percentage")
     if "," in text or "_" in text:
-        raise ValueError("separators within a number")
+        raise ValueError("written with separators")
     raise ValueError("no number")
 
 
