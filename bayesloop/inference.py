@@ -24,7 +24,7 @@ from bayesloop.runs import check_identifiable, fingerprint
 from bayesloop.sampling import STRETCH, Draws, Settings, run_nuts
 from bayesloop.schema import SCHEMA_VERSION
 
-STRICTER = {"target_accept_prob": 0.99, "max_tree_depth": 12}  # of the one retry, which also doubles both counts
+STRICTER = (0.99, 12)  # target_accept_prob and max_tree_depth of the one retry, which also doubles both counts
 
 
 def fit(runs: pd.DataFrame, law: str | Law = "recurrence", errors: str | ErrorModel = "normal", phi: str = "probe",
@@ -72,7 +72,7 @@ def fit(runs: pd.DataFrame, law: str | Law = "recurrence", errors: str | ErrorMo
     draws, convergence = _attempt(model, settings, num_chains, seed, progress)
     attempts = [convergence]
     if not convergence.converged:
-        settings = Settings(2 * num_warmup, 2 * num_samples, **STRICTER)
+        settings = Settings(2 * num_warmup, 2 * num_samples, *STRICTER)
         draws, convergence = _attempt(model, settings, num_chains, seed + 1, progress)
         attempts.append(convergence)
     tree = _tree(model, draws, seed)

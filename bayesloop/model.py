@@ -86,7 +86,8 @@ class Layout:
         log_se = runs["loss_se"].to_numpy(float) / loss if "loss_se" in runs else np.zeros(len(runs))
         columns = {name: runs[name].to_numpy(str if COLUMNS[name].dtype is str else COLUMNS[name].dtype)
                    for name in COLUMNS if name in runs and name not in ("run_id", "loss", "status")}
-        reference = tuple(float(np.exp(np.log(value).mean())) for value in (design.n_once + design.n_rec, design.tokens))
+        reference = tuple(float(np.exp(np.log(scale).mean()))
+                          for scale in (design.n_once + design.n_rec, design.tokens))
         return cls(design, loss, np.nan_to_num(log_se), list(runs["run_id"]), columns, probes, recurrences,
                    np.array([probes.index(probe) if probe in probes else 0 for probe in runs["probe"]]),
                    np.array([recurrences.index(int(r)) if r > 1 else 0 for r in runs["r"]]), reference)

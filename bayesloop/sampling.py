@@ -25,7 +25,7 @@ from numpyro.infer.util import constrain_fn, potential_energy
 STRETCH = 50  # iterations between two looks at the clock and the keyboard
 START_RADIUS = 1.0  # chains start uniformly within this distance of 0 in unconstrained coordinates
 # A fit runs for about a second; this halves the compiler's time and slows the program by a fifth (measured).
-_QUICK_COMPILE = {"xla_cpu_use_fusion_emitters": False}
+_QUICK_COMPILE: dict[str, str | bool] = {"xla_cpu_use_fusion_emitters": False}
 
 
 @dataclass(frozen=True)
