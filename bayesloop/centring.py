@@ -17,6 +17,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import random
+from jax.scipy.special import logsumexp
 
 
 class Level(dist.Distribution):
@@ -31,7 +32,7 @@ class Level(dist.Distribution):
 
     Notes
     -----
-    With all three free the coordinates are those of the module; with fewer, the logarithms of the free terms.
+    With fewer than three free the coordinates are the logarithm of the free terms' sum and of their ratios.
     """
 
     support = dist.constraints.real_vector
@@ -42,7 +43,7 @@ class Level(dist.Distribution):
 
     def parameters(self, value: Any) -> list[Any]:
         """The natural parameters at a point of the centred coordinates, shape (…, number free)."""
-        terms = _from_shares(value) if len(self.priors) == 3 else value
+        terms = _from_shares(value)
         return [jnp.exp(terms[..., i] + shift) for i, shift in enumerate(self.shifts)]
 
     def log_prob(self, value: Any) -> Any:
@@ -57,16 +58,14 @@ class Level(dist.Distribution):
         keys = random.split(key, len(self.priors))
         terms = jnp.stack([jnp.log(prior.sample(one, sample_shape)) - shift for prior, one, shift
                            in zip(self.priors, keys, self.shifts, strict=True)], axis=-1)
-        return _to_shares(terms) if len(self.priors) == 3 else terms
+        return _to_shares(terms)
 
 
 def _to_shares(terms: Any) -> Any:
-    log_e, log_p, log_q = jnp.moveaxis(terms, -1, 0)
-    total = jnp.logaddexp(log_e, jnp.logaddexp(log_p, log_q))
-    return jnp.stack([total, log_p - log_e, log_q - log_e], axis=-1)
+    first = terms[..., :1]
+    return jnp.concatenate([logsumexp(terms, axis=-1, keepdims=True), terms[..., 1:] - first], axis=-1)
 
 
 def _from_shares(value: Any) -> Any:
-    total, p, q = jnp.moveaxis(value, -1, 0)
-    log_e = total - jnp.logaddexp(0.0, jnp.logaddexp(p, q))
-    return jnp.stack([log_e, log_e + p, log_e + q], axis=-1)
+    ratios = jnp.concatenate([jnp.zeros_like(value[..., :1]), value[..., 1:]], axis=-1)
+    return value[..., :1] - logsumexp(ratios, axis=-1, keepdims=True) + ratios

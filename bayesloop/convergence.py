@@ -50,8 +50,9 @@ class Convergence:
     def verdict(self) -> str:
         """One sentence: converged with its evidence, or not with the reasons and what to do."""
         if self.converged:
-            return (f"converged: R-hat at most {self.rhat:.4f}, effective sample size at least {self.ess_bulk:.0f} (bulk) "
-                    f"and {self.ess_tail:.0f} (tail) of {self.draws} draws, no divergences, tree depth never saturated")
+            return (f"converged: R-hat at most {self.rhat:.4f}, effective sample size at least {self.ess_bulk:.0f} "
+                    f"(bulk) and {self.ess_tail:.0f} (tail) of {self.draws} draws, no divergences, "
+                    "tree depth never saturated")
         return ("NOT CONVERGED: " + "; ".join(self.problems) + ". Do not use this posterior. Look for a parameter the "
                 "runs do not identify (fix it or tighten its prior), or sample longer (num_warmup, num_samples)")
 
@@ -98,7 +99,8 @@ def assess(values: Mapping[str, np.ndarray], stats: Mapping[str, np.ndarray], ma
         problems.append(f"R-hat of {worst['rhat']} is {extreme['rhat']:.3f} (at most {MAX_RHAT})")
     for kind, label in (("ess_bulk", "bulk"), ("ess_tail", "tail")):
         if extreme[kind] < MIN_ESS:
-            problems.append(f"{label} effective sample size of {worst[kind]} is {extreme[kind]:.0f} (at least {MIN_ESS:.0f})")
+            problems.append(f"{label} effective sample size of {worst[kind]} is {extreme[kind]:.0f} "
+                            f"(at least {MIN_ESS:.0f})")
     if diverging:
         problems.append(f"{diverging} of {steps.size} transitions diverged")
     if saturated:

@@ -30,7 +30,7 @@ STRICTER = (0.99, 12)  # target_accept_prob and max_tree_depth of the one retry,
 def fit(runs: pd.DataFrame, law: str | Law = "recurrence", errors: str | ErrorModel = "normal", phi: str = "probe",
         share: str = "law", priors: Mapping[str, Any] | None = None, fix: Mapping[str, float] | None = None,
         num_warmup: int = 1000, num_samples: int = 1000, num_chains: int = 4, seed: int = 0,
-        target_accept_prob: float = 0.8, max_tree_depth: int = 10,
+        target_accept_prob: float = 0.95, max_tree_depth: int = 10,
         progress: Callable[[int, int], None] | None = None) -> xr.DataTree:
     """Sample the posterior of a scaling law.
 

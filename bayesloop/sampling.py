@@ -34,7 +34,7 @@ class Settings:
 
     num_warmup: int = 1000
     num_samples: int = 1000
-    target_accept_prob: float = 0.8
+    target_accept_prob: float = 0.95
     max_tree_depth: int = 10
 
 
