@@ -35,7 +35,7 @@ def cells(budget: np.ndarray, r: np.ndarray) -> np.ndarray:
     return np.unique(pairs, axis=0, return_inverse=True)[1].reshape(-1)
 
 
-def resample(kind: str, cell: np.ndarray, log_y: np.ndarray, fitted: np.ndarray, num: int,
+def resample(kind: str, unit: np.ndarray, log_y: np.ndarray, fitted: np.ndarray, num: int,
              rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Draw resamples.
 
@@ -43,8 +43,8 @@ def resample(kind: str, cell: np.ndarray, log_y: np.ndarray, fitted: np.ndarray,
     ----------
     kind : str
         A key of `BOOTSTRAPS`.
-    cell : array of int
-        Cell of each run, 0 …, shape (run,).
+    unit : array of int
+        What is drawn or flipped together: the cell of each run, or its own number, from 0, shape (run,).
     log_y, fitted : array
         Logarithm of the observed and the fitted loss, shape (run,).
     num : int
@@ -62,13 +62,11 @@ def resample(kind: str, cell: np.ndarray, log_y: np.ndarray, fitted: np.ndarray,
     """
     if kind not in BOOTSTRAPS:
         raise ValueError(f"bootstrap {kind!r} is unknown; expected one of {', '.join(BOOTSTRAPS)}")
-    count = int(cell.max()) + 1
+    count = int(unit.max()) + 1
     if kind == "wild":
-        signs = rng.choice([-1.0, 1.0], (num, count))[:, cell]
-        return fitted + signs * (log_y - fitted), np.ones((num, len(cell)))
-    unit = cell if kind == "block" else np.arange(len(cell))
-    units = int(unit.max()) + 1
-    drawn = rng.multinomial(units, np.full(units, 1 / units), num)
+        signs = rng.choice([-1.0, 1.0], (num, count))[:, unit]
+        return fitted + signs * (log_y - fitted), np.ones((num, len(unit)))
+    drawn = rng.multinomial(count, np.full(count, 1 / count), num)
     return np.tile(log_y, (num, 1)), drawn[:, unit].astype(float)
 
 

@@ -12,8 +12,9 @@ A start is brought to an optimum in three stages, all with the same damped step:
 3. all parameters, exact Newton on the Huber function itself, until the decrease a step promises is nothing beside
    the objective.
 
-Every step size, damping and stopping rule is relative to the objective, so multiplying it by a constant changes
-nothing. A box of width zero fixes a parameter.
+Steps follow the valleys of these laws, where E, A and alpha trade off against each other (`_along`). Every step
+size, damping and stopping rule is relative to the objective, so multiplying it by a constant changes nothing. A box of
+width zero fixes a parameter.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ EXTRA_TAIL = 1e-4     # an extra parameter's box cuts this much off either end o
 WIDER = 10.0          # stage 2's delta over the true one: measured, 3 of 4 starts then reach the optimum
 STAGES = (5, 20)      # iterations of stages 1 and 2
 ROUND, MAX_ROUNDS = 10, 30  # Newton iterations between looks at what has converged; rounds at most
-TOLERANCE = 1e-12     # promised decrease relative to the objective
-BATCH = 128           # problems a compiled call works on
+TOLERANCE = 1e-14     # promised decrease relative to the objective
+BATCH = 32           # problems a compiled call works on
 PAD = 32              # runs are padded, with weight 0, to a multiple of this: fewer shapes to compile
 LEAST_LOSS = 1e-6     # a law that predicts less than this many nats is cut there, so that its logarithm exists
 
@@ -88,8 +89,9 @@ def huber_terms(residual: Any, delta: Any) -> Any:
     return inner * (residual - 0.5 * inner)
 
 
-def evaluate(law: Law, newton: bool, theta: Any, log_y: Any, weights: Any, design: Design, delta: Any) -> _Point:
-    """Objective, slope and curvature at theta; with `newton` the curvature is the exact Hessian."""
+def evaluate(law: Law, newton: bool, theta: Any, log_y: Any, weights: Any, design: Design, delta: Any,
+             centre: tuple[Any, Any]) -> _Point:
+    """Objective, slope and curvature at theta; with `newton` the curvature is exact along the paths of `_along`."""
     predict = partial(log_loss, law, design=design)
     residual = predict(theta) - log_y
     jacobian = jax.jacfwd(predict)(theta)
@@ -98,18 +100,38 @@ def evaluate(law: Law, newton: bool, theta: Any, log_y: Any, weights: Any, desig
     majoriser = (jacobian.T * (weights * delta / jnp.maximum(size, delta))) @ jacobian
     curvature = majoriser
     if newton:
-        bend = jax.hessian(lambda point: jnp.sum(pull * predict(point)))(theta)
+        bend = jax.hessian(lambda way: jnp.sum(pull * predict(_along(law, theta, way, centre))))(jnp.zeros_like(theta))
         curvature = (jacobian.T * (weights * (size < delta))) @ jacobian + bend
     return _Point(jnp.sum(weights * huber_terms(residual, delta)), jacobian.T @ pull, majoriser, curvature)
 
 
-def _centre(law: Law, design: Design, weights: Any) -> Any:
+def _grow(x: Any) -> Any:
+    """log(1 + x), continued by its tangent below −1/2 so that it is defined everywhere."""
+    return jnp.where(x > -0.5, jnp.log1p(jnp.maximum(x, -0.5)), 2 * (x + 0.5) - jnp.log(2.0))
+
+
+def _along(law: Law, theta: Any, way: Any, centre: tuple[Any, Any]) -> Any:
+    """The point that a step `way` leads to: theta + way to first order, but bent along the law's valleys.
+
+    E, the two terms at the mean run and their slopes there trade off against each other along straight lines, which
+    are curves in (E, A, alpha) and (B, beta). So a step adds to these five instead of multiplying them.
+    """
+    names = list(law.priors)
+    e = names.index("E")
+    new = (theta + way).at[e].set(theta[e] + _grow(way[e]))
+    for amplitude, exponent, middle in (("A", "alpha", centre[0]), ("B", "beta", centre[1])):
+        i, k = names.index(amplitude), names.index(exponent)
+        rise = _grow(way[i] - middle * way[k])
+        bent = theta[k] + way[k] * jnp.exp(-rise)
+        new = new.at[k].set(bent).at[i].set(theta[i] + rise + middle * (bent - theta[k]))
+    return new
+
+
+def _centred(law: Law, centre: tuple[Any, Any]) -> Any:
     """Matrix to coordinates in which A and alpha, B and beta hardly correlate: the terms' logs at the mean run."""
     names = list(law.priors)
-    mean = partial(jnp.average, weights=weights)
-    change = jnp.eye(len(names)).at[names.index("A"), names.index("alpha")].set(
-        -mean(jnp.log(design.n_once + design.n_rec)))
-    return change.at[names.index("B"), names.index("beta")].set(-mean(jnp.log(design.tokens)))
+    change = jnp.eye(len(names)).at[names.index("A"), names.index("alpha")].set(-centre[0])
+    return change.at[names.index("B"), names.index("beta")].set(-centre[1])
 
 
 def _solve(matrix: Any, right: Any) -> Any:
@@ -131,7 +153,9 @@ def _descend_one(law: Law, newton: bool, iterations: Any, theta: Any, damping: A
     """Try `iterations` damped steps on one problem; return theta, damping, objective and whether it has converged."""
     low, high = bounds
     p = len(low)
-    change = _centre(law, design, weights)
+    mean = partial(jnp.average, weights=weights)
+    centre = (mean(jnp.log(design.n_once + design.n_rec)), mean(jnp.log(design.tokens)))
+    change = _centred(law, centre)
     back = 2 * jnp.eye(p) - change  # its inverse: the off-diagonal part squares to zero
     negligible = 1e-6 * delta**2 * jnp.sum(weights)
 
@@ -144,11 +168,12 @@ def _descend_one(law: Law, newton: bool, iterations: Any, theta: Any, damping: A
         system = jnp.where(inside[:, None] & inside, point.curvature + damping * damped + floor, jnp.eye(p))
         way = _solve(system, jnp.where(inside, -point.slope, 0.0))
         definite = jnp.all(jnp.isfinite(way))
-        return jnp.clip(theta + jnp.where(definite, way, 0.0), low, high), definite
+        there = _along(law, theta, jnp.where(definite, way, 0.0), centre)
+        return jnp.clip(jnp.where(inside, there, theta), low, high), definite
 
     def step(_: Any, state: Any) -> Any:
         theta, point, damping, trial, done = state
-        new = evaluate(law, newton, trial, log_y, weights, design, delta)
+        new = evaluate(law, newton, trial, log_y, weights, design, delta, centre)
         better = (new.value < point.value) & ~done
         theta, point = jax.tree.map(partial(jnp.where, better), (trial, new), (theta, point))
         damping = jnp.clip(jnp.where(better, 0.2 * damping, 6 * jnp.maximum(damping, 1e-6)), 1e-9, 1e10)

@@ -23,7 +23,7 @@ APART = 1e-3         # optima further apart than this in any search coordinate a
 SHOWN = 20           # ties listed at most
 # What is polished for each resample: the starts that fit it best, others at random, and optima of the fit itself.
 BEST, RANDOM, OPTIMA = 8, 4, 4
-CHUNK = 25           # resamples between two reports of progress
+CHUNK = 50           # resamples between two reports of progress
 
 Progress = Callable[[int, int], None]
 
@@ -151,18 +151,20 @@ def point_fit(runs: pd.DataFrame, law: str | Law = "recurrence", fix: Mapping[st
     design = Design(*(runs[name].to_numpy(float) for name in Design._fields))
     problem = Huber(law, design, bounds, float(delta))
     loss = runs["loss"].to_numpy(float)
-    rng = np.random.default_rng(seed)
+    for_starts, for_resamples, for_choice = np.random.default_rng(seed).spawn(3)
 
-    starts = problem.amplitudes(problem.starts(num_starts, rng), np.log(loss), np.ones(len(loss)))
+    starts = problem.amplitudes(problem.starts(num_starts, for_starts), np.log(loss), np.ones(len(loss)))
     theta, value, converged = problem.polish(starts, np.log(loss), np.ones(len(loss)))
     order = np.lexsort((value, ~converged))
     theta, value = theta[order], value[order]
     fitted = problem.predict(theta[:1])[0]
     refits = None
     if num_bootstrap:
-        cell = cells(runs["budget"].to_numpy(float), runs["r"].to_numpy()) if bootstrap != "runs" else np.zeros(len(loss), int)
-        log_y, weights = resample(bootstrap, cell, np.log(loss), fitted, num_bootstrap, rng)
-        refits = _refit(problem, bootstrap, log_y, weights, starts, _distinct(theta, value), rng, progress)
+        unit = (np.arange(len(loss)) if bootstrap == "runs"
+                else cells(runs["budget"].to_numpy(float), runs["r"].to_numpy()))
+        log_y, weights = resample(bootstrap, unit, np.log(loss), fitted, num_bootstrap, for_resamples)
+        refits = _refit(problem, bootstrap, log_y, weights, starts, _distinct(theta, value), for_choice,
+                        progress)
     settings = {
         "delta": float(delta), "reduction": "sum", "residual": "log loss", "num_starts": num_starts, "seed": seed,
         "fix": {name: float(number) for name, number in (fix or {}).items()},
@@ -212,10 +214,11 @@ def _check_runs(runs: pd.DataFrame, law: Law, bounds: np.ndarray, needs_budget: 
         if name == "probe":
             continue
         values = runs[name].to_numpy(float)
-        bad = ~(np.isfinite(values) & (values >= 0 if name in ("n_once", "n_rec") else values > 0))
+        zero = name in ("n_once", "n_rec")
+        bad = ~(np.isfinite(values) & (values >= 0 if zero else values > 0))
         if bad.any():
             raise PointFitError(f"column {name}, row {runs.index[bad.argmax()]}: found {values[bad.argmax()]}; "
-                                f"expected a finite number{' of 0 or more' if name in ('n_once', 'n_rec') else ' above 0'}")
+                                f"expected a finite number {'of 0 or more' if zero else 'above 0'}")
     if (runs["n_once"] + runs["n_rec"] <= 0).any():
         raise PointFitError("a run has neither n_once nor n_rec: expected at least one of them above 0")
     free = int(np.sum(bounds[:, 0] < bounds[:, 1]))
