@@ -128,7 +128,7 @@ _PHI = Prior("Normal", (0.5, 0.5), "covers a recurrence worth less than nothing 
                                    "95 % in −0.48–1.48")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # hashed by identity: a law is a static argument of compiled functions
 class Law:
     """A mean function with its priors, checked against each other when created.
 
