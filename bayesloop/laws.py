@@ -20,6 +20,8 @@ import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 
+from bayesloop.schema import InputError
+
 jax.config.update("jax_enable_x64", True)  # losses differ by 1e-3 nats; everything downstream is float64
 
 # Families a prior may have, with the names of their arguments, as in NumPyro.
@@ -30,7 +32,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
 }
 
 
-class LawError(ValueError):
+class LawError(InputError):
     """A law, prior or fixed value that cannot be used; the message says what was expected."""
 
 

@@ -17,6 +17,7 @@ import pandas as pd
 from bayesloop.bootstrap import BOOTSTRAPS, SAME_BUDGET, Bootstrap, cells, resample
 from bayesloop.laws import Design, Law, get_law
 from bayesloop.optimise import Huber, box, huber_terms, log_parameter, to_natural
+from bayesloop.schema import InputError
 
 SAME = 1e-6          # objectives that differ by less than this share count as equal
 APART = 1e-3         # optima further apart than this in any search coordinate are distinct
@@ -28,7 +29,7 @@ CHUNK = 50           # resamples between two reports of progress
 Progress = Callable[[int, int], None]
 
 
-class PointFitError(ValueError):
+class PointFitError(InputError):
     """Runs or options that cannot be fitted; the message says what was expected."""
 
 

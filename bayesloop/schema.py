@@ -73,7 +73,11 @@ CURVE_NAMES = {
 }
 
 
-class SchemaError(ValueError):
+class InputError(ValueError):
+    """What a user gave cannot be used; the message says what was found, where, what was expected and what to do."""
+
+
+class SchemaError(InputError):
     """A file that is not a run or sweep file of this schema; the message names the file and what was expected."""
 
 
