@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from bayesloop.model import ANCHOR
 from bayesloop.posterior import PosteriorError
+from bayesloop.selection import ANCHOR
 
 OVER_R = "mean"  # label of the average over the recurrence counts that were run
 ANCHORED_BY_DEFINITION = ("truncated",)  # at r = 1 there is nothing to truncate: the baseline's run is the probe's own
@@ -107,16 +107,16 @@ def _notes(posts: list[xr.DataTree], phi: Mapping[str, Any], reference: str) -> 
     notes = []
     shared = [len(_identities(a) & _identities(b)) for a, b in combinations(posts, 2)]
     if any(shared):
-        notes.append(f"the posteriors share {max(shared)} runs, but the differences treat them as independent: too wide "
-                     "or too narrow by what those runs have in common; fit all probes in one table instead")
+        notes.append(f"the posteriors share {max(shared)} runs, but the differences treat them as independent: wrong by "
+                     "what those runs have in common; fit all probes in one table instead")
     if any(post.attrs["share"] == "none" and post["posterior"].sizes.get("probe", 1) > 1 for post in posts):
         notes.append('the probes were fitted apart (share="none"), each with its copy of the shared r = 1 runs: the '
                      'differences ignore what they have in common; fit with share="law" for credible differences')
     for probe in phi:
         if probe not in (reference, ANCHOR, *ANCHORED_BY_DEFINITION) and not any(_has_anchor(p, probe) for p in posts):
-            notes.append(f"{probe}: no r = 1 run of this recipe, so its φ leans on the baseline's: Δφ says what size of "
-                         "plain model it performs like, not that a recurrence is worth more; r = 1 runs of the recipe "
-                         "would tell")
+            notes.append(f"{probe}: no r = 1 run of this recipe, so its φ leans on the baseline's: Δφ says what size "
+                         "of plain model it performs like, not that a recurrence is worth more; r = 1 runs of the "
+                         "recipe would tell")
     return notes
 
 

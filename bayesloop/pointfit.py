@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from bayesloop.bootstrap import BOOTSTRAPS, SAME_BUDGET, Bootstrap, cells, resample
+from bayesloop.bootstrap import BOOTSTRAPS, Bootstrap, cells, resample
 from bayesloop.laws import Design, Law, get_law
 from bayesloop.optimise import Huber, box, huber_terms, log_parameter, to_natural
 from bayesloop.schema import InputError
@@ -85,25 +85,6 @@ class PointFit:
         values = {**vars(self), "residuals": [float(value) for value in self.residuals]}
         values["bootstrap"] = None if self.bootstrap is None else self.bootstrap.to_dict()
         return values
-
-
-def anchored(runs: pd.DataFrame, probe: str) -> pd.DataFrame:
-    """A probe's runs and the runs that anchor them: the baseline's r = 1 runs at the budgets the probe has.
-
-    Raises
-    ------
-    PointFitError
-        If there are no runs of that probe.
-    """
-    own = runs["probe"] == probe
-    if not own.any():
-        raise PointFitError(f"no runs of probe {probe!r}; the table has {', '.join(sorted(set(runs['probe'])))}")
-    budgets = runs.loc[own, "budget"].to_numpy(float)
-    ratio = runs["budget"].to_numpy(float)[:, None] / budgets
-    shared = np.maximum(ratio, 1 / ratio).min(axis=1) <= SAME_BUDGET
-    chosen = runs[own | ((runs["probe"] == "baseline") & (runs["r"] == 1) & shared)]
-    chosen.attrs = dict(runs.attrs)
-    return chosen
 
 
 def point_fit(runs: pd.DataFrame, law: str | Law = "recurrence", fix: Mapping[str, float] | None = None,
