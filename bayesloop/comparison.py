@@ -83,7 +83,7 @@ def _collect(posts: list[xr.DataTree]) -> dict[str, xr.DataArray]:
             raise PosteriorError("a posterior without φ: it was fixed, or the law has none; fit with a free φ")
         if not post.attrs.get("converged"):
             raise PosteriorError(f"a posterior that has not converged cannot be compared ({post.attrs.get('verdict')})")
-        phi = post["posterior"]["phi"]
+        phi = post["posterior"].to_dataset()["phi"]
         if "probe" not in phi.dims:
             raise PosteriorError("a posterior with one φ for all runs; fit with phi='probe' to compare probes")
         if "r" in phi.dims:
@@ -107,8 +107,8 @@ def _notes(posts: list[xr.DataTree], phi: Mapping[str, Any], reference: str) -> 
     notes = []
     shared = [len(_identities(a) & _identities(b)) for a, b in combinations(posts, 2)]
     if any(shared):
-        notes.append(f"the posteriors share {max(shared)} runs, but the differences treat them as independent: wrong by "
-                     "what those runs have in common; fit all probes in one table instead")
+        notes.append(f"the posteriors share {max(shared)} runs, but the differences treat them as independent: wrong "
+                     "by what those runs have in common; fit all probes in one table instead")
     if any(post.attrs["share"] == "none" and post["posterior"].sizes.get("probe", 1) > 1 for post in posts):
         notes.append('the probes were fitted apart (share="none"), each with its copy of the shared r = 1 runs: the '
                      'differences ignore what they have in common; fit with share="law" for credible differences')
@@ -122,12 +122,13 @@ def _notes(posts: list[xr.DataTree], phi: Mapping[str, Any], reference: str) -> 
 
 def _identities(post: xr.DataTree) -> set[tuple]:
     """What makes a run the same run wherever it appears."""
-    columns = [post["constant_data"][name].values for name in ("n_once", "n_rec", "r", "tokens")]
-    return set(zip(*columns, post["observed_data"]["loss"].values, strict=True))
+    data = post["constant_data"].to_dataset()
+    columns = [data[name].to_numpy() for name in ("n_once", "n_rec", "r", "tokens")]
+    return set(zip(*columns, post["observed_data"].to_dataset()["loss"].to_numpy(), strict=True))
 
 
 def _has_anchor(post: xr.DataTree, probe: str) -> bool:
     """Whether a posterior has r = 1 runs of the probe itself; a copy of the baseline's is none."""
-    data = post["constant_data"]
-    own = (data["probe"].values == probe) & (data["r"].values == 1)
+    data = post["constant_data"].to_dataset()
+    own = (data["probe"].to_numpy() == probe) & (data["r"].to_numpy() == 1)
     return bool(own.any()) and post.attrs["share"] == "law"

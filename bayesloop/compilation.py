@@ -14,7 +14,7 @@ def enable_cache() -> None:
     """
     import jax
 
-    if os.environ.get("BAYESLOOP_CACHE", "").lower() == "off" or jax.config.jax_compilation_cache_dir:
+    if os.environ.get("BAYESLOOP_CACHE", "").lower() == "off" or getattr(jax.config, "jax_compilation_cache_dir", None):
         return
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bayesloop" / "jax"
     jax.config.update("jax_compilation_cache_dir", str(folder))

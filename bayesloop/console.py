@@ -83,9 +83,9 @@ def show_posterior(post: xr.DataTree, path: Path, as_json: bool = False, title: 
     summary = summarise(post).reset_index()
     if as_json:
         print_json({"posterior": path, "converged": bool(post.attrs["converged"]), "verdict": post.attrs["verdict"],
-                    "parameters": {row.pop("parameter"): row for row in summary.to_dict("records")},
+                    "parameters": {str(name): dict(row) for name, row in summary.set_index("parameter").iterrows()},
                     "convergence": attribute(post, "convergence"),
-                    "settings": {name: value for name, value in post.attrs.items() if name != "convergence"}})
+                    "settings": {str(name): value for name, value in post.attrs.items() if name != "convergence"}})
         return
     fixed = attribute(post, "fix")
     about = [f"law {post.attrs['law']}", f"errors {post.attrs['errors']}", f"{post['observed_data'].sizes['run']} runs",

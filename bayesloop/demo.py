@@ -69,9 +69,11 @@ def _show_reproduction(runs: pd.DataFrame, seed: int) -> None:
     print_table(wide[order].fillna("").reset_index(), "Point fits: ours (published), injection in n_once")
     joint = anchored(once, "baseline")
     with progress("bootstrap") as advance:
-        interval = point_fit(joint, seed=seed, progress=advance).bootstrap.interval("phi")
-    say(f"block bootstrap over (budget, r) cells, 95 % interval of φ: [{interval[0]:.2f}, {interval[1]:.2f}] "
-        f"(published [{PHI_INTERVAL[0]:.2f}, {PHI_INTERVAL[1]:.2f}])")
+        bootstrap = point_fit(joint, seed=seed, progress=advance).bootstrap
+    if bootstrap:
+        lower, upper = bootstrap.interval("phi")
+        say(f"block bootstrap over (budget, r) cells, 95 % interval of φ: [{lower:.2f}, {upper:.2f}] "
+            f"(published [{PHI_INTERVAL[0]:.2f}, {PHI_INTERVAL[1]:.2f}])")
     say(f"with the injection in n_rec, as the paper's text has it: φ = "
         f"{point_fit(anchored(runs, 'baseline'), num_bootstrap=0, seed=seed).parameters['phi']:.3f}")
 

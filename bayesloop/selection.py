@@ -72,7 +72,8 @@ def anchored(runs: pd.DataFrame, probe: str) -> pd.DataFrame:
     anchor = ((runs["probe"] == ANCHOR) & (runs["r"] == 1)).to_numpy()
     if "budget" in runs and runs.loc[own, "budget"].notna().all():
         budgets = runs.loc[own, "budget"].to_numpy(float)
-        anchor &= np.isclose(runs["budget"].to_numpy(float)[:, None], budgets, rtol=BUDGET_TOLERANCE).any(axis=1)
+        near_one = np.isclose(runs["budget"].to_numpy(float)[:, None], budgets, rtol=BUDGET_TOLERANCE).any(axis=1)
+        anchor = anchor & near_one
     chosen = runs[own | anchor].reset_index(drop=True)
     chosen.attrs = {**runs.attrs, "sha256": fingerprint(chosen)}
     return chosen
