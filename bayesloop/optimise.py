@@ -19,6 +19,7 @@ width zero fixes a parameter.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -40,8 +41,8 @@ WIDER = 10.0          # stage 2's delta over the true one: measured, 3 of 4 star
 STAGES = (5, 20)      # iterations of stages 1 and 2
 ROUND, MAX_ROUNDS = 10, 30  # Newton iterations between looks at what has converged; rounds at most
 TOLERANCE = 1e-14     # promised decrease relative to the objective
-BATCH = 32           # problems a compiled call works on
-PAD = 32              # runs are padded, with weight 0, to a multiple of this: fewer shapes to compile
+BATCH = 32            # problems a compiled call works on
+PAD = 64              # runs are padded, with weight 0, to a multiple of this: fewer shapes to compile
 LEAST_LOSS = 1e-6     # a law that predicts less than this many nats is cut there, so that its logarithm exists
 
 
@@ -89,7 +90,7 @@ def huber_terms(residual: Any, delta: Any) -> Any:
     return inner * (residual - 0.5 * inner)
 
 
-def evaluate(law: Law, newton: bool, theta: Any, log_y: Any, weights: Any, design: Design, delta: Any,
+def evaluate(law: Law, newton: Any, theta: Any, log_y: Any, weights: Any, design: Design, delta: Any,
              centre: tuple[Any, Any]) -> _Point:
     """Objective, slope and curvature at theta; with `newton` the curvature is exact along the paths of `_along`."""
     predict = partial(log_loss, law, design=design)
@@ -98,10 +99,12 @@ def evaluate(law: Law, newton: bool, theta: Any, log_y: Any, weights: Any, desig
     pull = weights * jnp.clip(residual, -delta, delta)
     size = jnp.abs(residual)
     majoriser = (jacobian.T * (weights * delta / jnp.maximum(size, delta))) @ jacobian
-    curvature = majoriser
-    if newton:
+
+    def exact() -> Any:
         bend = jax.hessian(lambda way: jnp.sum(pull * predict(_along(law, theta, way, centre))))(jnp.zeros_like(theta))
-        curvature = (jacobian.T * (weights * (size < delta))) @ jacobian + bend
+        return (jacobian.T * (weights * (size < delta))) @ jacobian + bend
+
+    curvature = jax.lax.cond(newton, exact, lambda: majoriser)
     return _Point(jnp.sum(weights * huber_terms(residual, delta)), jacobian.T @ pull, majoriser, curvature)
 
 
@@ -148,7 +151,7 @@ def _solve(matrix: Any, right: Any) -> Any:
     return jnp.where(definite, table[:, -1], jnp.nan)
 
 
-def _descend_one(law: Law, newton: bool, iterations: Any, theta: Any, damping: Any, log_y: Any, weights: Any,
+def _descend_one(law: Law, newton: Any, iterations: Any, theta: Any, damping: Any, log_y: Any, weights: Any,
                  free: Any, bounds: Any, design: Design, delta: Any) -> tuple[Any, Any, Any, Any]:
     """Try `iterations` damped steps on one problem; return theta, damping, objective and whether it has converged."""
     low, high = bounds
@@ -162,7 +165,7 @@ def _descend_one(law: Law, newton: bool, iterations: Any, theta: Any, damping: A
     def move(theta: Any, point: _Point, damping: Any) -> tuple[Any, Any]:
         inside = free & ~((theta <= low) & (point.slope >= 0)) & ~((theta >= high) & (point.slope <= 0))
         ridge = (change.T * jnp.diag(back.T @ point.majoriser @ back)) @ change
-        damped = (point.majoriser + 1e-3 * ridge) if newton else ridge
+        damped = jnp.where(newton, point.majoriser + 1e-3 * ridge, ridge)
         scale = jnp.diag(ridge)
         floor = 1e-12 * jnp.diag(jnp.maximum(scale, 1e-12 * jnp.max(scale)) + 1e-300)
         system = jnp.where(inside[:, None] & inside, point.curvature + damping * damped + floor, jnp.eye(p))
@@ -188,9 +191,9 @@ def _descend_one(law: Law, newton: bool, iterations: Any, theta: Any, damping: A
     return theta, damping, point.value, done
 
 
-@partial(jax.jit, static_argnums=(0, 1))
-def _descend(law: Law, newton: bool, iterations: int, *arrays: Any) -> Any:
-    one = partial(_descend_one, law, newton, iterations)
+@partial(jax.jit, static_argnums=0)
+def _descend(law: Law, newton: Any, iterations: Any, *arrays: Any) -> Any:
+    one = partial(_descend_one, law, newton, iterations)  # not batched: a batch is of one stage
     return jax.vmap(one, in_axes=(0, 0, 0, 0, None, None, None, None))(*arrays)
 
 
@@ -286,8 +289,9 @@ class Huber:
             return [np.asarray(values)[:count - begin] for values in _descend(
                 self.law, newton, iterations, *arrays, *shared)]
 
-        with ThreadPoolExecutor(2) as threads:
-            parts = list(threads.map(batch, range(0, count, BATCH)))
+        first = batch(0)  # alone, so that no two threads compile the same
+        with ThreadPoolExecutor(os.cpu_count()) as threads:
+            parts = [first, *threads.map(batch, range(BATCH, count, BATCH))]
         return [np.concatenate(values) for values in zip(*parts, strict=True)]
 
 
