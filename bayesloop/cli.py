@@ -215,10 +215,14 @@ def compare(posteriors: Annotated[list[Path], typer.Argument(help="Posterior fil
     from bayesloop.comparison import compare as contrast
     from bayesloop.posterior import load
 
-    table = contrast([load(path) for path in posteriors], reference=reference, rope=rope, prob=prob)
+    posts = [load(path) for path in posteriors]
+    table = contrast(posts, reference=reference, rope=rope, prob=prob)
     if figure:
-        from bayesloop.plots import figure_comparison, save_figure
-        save_figure(figure_comparison(table), figure)
+        from bayesloop.figures import comparison_figure
+        from bayesloop.style import save_figure
+        if len(posts) > 1:
+            raise InputError("--figure needs one posterior with all probes; fit them in one table")
+        save_figure(comparison_figure(posts[0], reference, rope), figure)
     show_comparison(table, as_json)
 
 

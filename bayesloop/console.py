@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -20,10 +21,10 @@ if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
 
-out, err = Console(), Console(stderr=True)
-FORMATS = {"p_positive": "{:.3f}", "in_rope": "{:.3f}", "rhat": "{:.4f}", "ess_bulk": "{:.0f}", "ess_tail": "{:.0f}",
-           "budget": "{:.3g}", "E": "{:.3f}"}
-HEADERS = {"p_positive": "P(Δ>0)", "in_rope": "in ROPE", "delta_mean": "Δφ", "delta_sd": "± sd"}
+# a pipe has no width of its own; the widest table has about this many columns
+out, err = Console(width=None if sys.stdout.isatty() else 110), Console(stderr=True)
+FORMATS = {"P(Δφ > 0)": "{:.3f}", "in ROPE": "{:.3f}", "R-hat": "{:.4f}", "ESS bulk": "{:.0f}", "ESS tail": "{:.0f}",
+           "budget": "{:.3g}"}
 
 
 def say(text: Any, style: str = "") -> None:
@@ -43,11 +44,11 @@ def fail(text: Any) -> None:
 
 def print_table(table: pd.DataFrame, title: str) -> None:
     """Print a table; numbers to four significant digits, or as `FORMATS` says."""
-    view = Table(title=escape(title), title_justify="left", title_style="bold")
-    numeric = {name for name in table.columns if table[name].dtype.kind in "if"}
-    for name in table.columns:
-        view.add_column(HEADERS.get(str(name), str(name)), justify="right" if name in numeric else "left",
-                        no_wrap=name in numeric)
+    view = Table(title=escape(title), title_justify="left", title_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for place, name in enumerate(table.columns):
+        number = table[name].dtype.kind in "if"
+        short = number or place == 0 or table[name].astype(str).str.len().max() <= 24
+        view.add_column(str(name), justify="right" if number else "left", no_wrap=bool(short))
     for row in table.itertuples(index=False):
         view.add_row(*(escape(_cell(str(name), value)) for name, value in zip(table.columns, row, strict=True)))
     out.print(view)
@@ -80,17 +81,20 @@ def show_posterior(post: xr.DataTree, path: Path, as_json: bool = False, title: 
     """Print the parameters of a posterior and the verdict on convergence."""
     from bayesloop.posterior import attribute, summarise
 
-    summary = summarise(post).reset_index()
+    summary = summarise(post)
     if as_json:
         print_json({"posterior": path, "converged": bool(post.attrs["converged"]), "verdict": post.attrs["verdict"],
-                    "parameters": {str(name): dict(row) for name, row in summary.set_index("parameter").iterrows()},
+                    "parameters": {str(name): dict(row) for name, row in summary.iterrows()},
                     "convergence": attribute(post, "convergence"),
                     "settings": {str(name): value for name, value in post.attrs.items() if name != "convergence"}})
         return
     fixed = attribute(post, "fix")
     about = [f"law {post.attrs['law']}", f"errors {post.attrs['errors']}", f"{post['observed_data'].sizes['run']} runs",
-             *(f"{name} fixed at {value:g}" for name, value in fixed.items()), "95 % intervals"]
-    print_table(summary, f"{title}: {', '.join(about)}")
+             *(f"{name} fixed at {value:g}" for name, value in fixed.items())]
+    shown = summary.reset_index().assign(**{"95 % interval": intervals(summary["lower"], summary["upper"])})
+    names = {"rhat": "R-hat", "ess_bulk": "ESS bulk", "ess_tail": "ESS tail"}
+    print_table(shown[["parameter", "mean", "sd", "95 % interval", *names]].rename(columns=names),
+                f"{title}: {', '.join(about)}")
     if post.attrs["retries"]:
         first = attribute(post, "convergence")[0]
         say(f"the first attempt did not converge ({'; '.join(first['problems'])}); repeated with a stricter sampler")
@@ -104,10 +108,25 @@ def show_comparison(table: pd.DataFrame, as_json: bool = False) -> None:
         print_json({"comparison": table.to_dict("records"), **table.attrs})
         return
     about = table.attrs
-    rope = f", region of practical equivalence {about['rope']}" if about["rope"] is not None else ""
-    print_table(table, f"φ by probe, and Δφ from {about['reference']}; {about['prob']:.0%} intervals{rope}")
+    prob = f"{about['prob']:.0%}".replace("%", " %")
+    shown = table[[name for name in ("probe", "r") if name in table]].copy()
+    for name, prefix in (("φ", ""), ("Δφ", "delta_")):
+        shown[name] = [f"{mean:.3f} ± {sd:.3f}" if mean == mean else "" for mean, sd
+                       in zip(table[f"{prefix}mean"], table[f"{prefix}sd"], strict=True)]
+        shown[f"{prob} of {name}"] = intervals(table[f"{prefix}lower"], table[f"{prefix}upper"], "{:.3f}")
+    shown["P(Δφ > 0)"] = table["p_positive"]
+    if about["rope"] is not None:
+        shown["in ROPE"] = table["in_rope"]
+    rope = f", region of practical equivalence (ROPE) ± {about['rope']}" if about["rope"] is not None else ""
+    print_table(shown, f"φ by probe, and Δφ against {about['reference']}{rope}")
     for note in about["notes"]:
         say(f"note: {note}", "yellow")
+
+
+def intervals(lower: pd.Series, upper: pd.Series, form: str = "{:.4g}") -> list[str]:
+    """Intervals as text; empty where they are not defined."""
+    return [f"[{form.format(low)}, {form.format(high)}]" if low == low else ""
+            for low, high in zip(lower, upper, strict=True)]
 
 
 @contextmanager

@@ -8,13 +8,14 @@ import pandas as pd
 
 from bayesloop.comparison import compare
 from bayesloop.console import print_table, progress, say, show_comparison, show_posterior
+from bayesloop.figures import comparison_figure, iso_flop_figure
 from bayesloop.inference import fit
-from bayesloop.plots import figure_comparison, figure_iso_flop, save_figure
 from bayesloop.pointfit import point_fit
 from bayesloop.posterior import save
-from bayesloop.reproduction import LOW, PHI_INTERVAL, reproduce
+from bayesloop.reproduction import LOW, PER_R, PHI_INTERVAL, reproduce
 from bayesloop.runs import read_runs
 from bayesloop.selection import anchored, select
+from bayesloop.style import save_figure
 
 ROPE = 0.05  # a difference of φ that moves the loss of an r = 4 model by less than about 5 mnats
 
@@ -49,10 +50,10 @@ def run_demo(runs: pd.DataFrame, out: Path, seed: int) -> bool:
         return False
     comparison = compare(posts["probes"], rope=ROPE)
     show_comparison(comparison)
-    save_figure(figure_comparison(comparison), out / "phi_by_probe")
-    save_figure(figure_iso_flop(posts["baseline"], "baseline"), out / "iso_flop_baseline")
+    save_figure(comparison_figure(posts["probes"], rope=ROPE), out / "phi_by_probe")
+    save_figure(iso_flop_figure(posts["baseline"], "baseline"), out / "iso_flop_baseline")
     for probe in comparison["probe"]:
-        save_figure(figure_iso_flop(posts["probes"], probe), out / f"iso_flop_lower_budgets_{probe}")
+        save_figure(iso_flop_figure(posts["probes"], probe), out / f"iso_flop_lower_budgets_{probe}")
     say(f"figures (SVG and PNG) and posteriors are in {out}")
     return True
 
@@ -62,11 +63,9 @@ def _show_reproduction(runs: pd.DataFrame, seed: int) -> None:
     once = read_runs(runs, injection="once")
     with progress("point fits") as advance:
         table = reproduce(once, seed=seed, progress=advance)
-    wide = table.assign(text=[f"{_plain(ours)} ({_plain(published)})" for ours, published
-                              in zip(table["ours"], table["published"], strict=True)])
-    wide = wide.pivot(index="fit", columns="number", values="text").loc[table["fit"].unique()]
-    order = [name for name in ("phi", "alpha", "beta", "E", "A", "B", "r2") if name in wide]
-    print_table(wide[order].fillna("").reset_index(), "Point fits: ours (published), injection in n_once")
+    per_r = table["fit"].isin([each.name for each in PER_R])
+    _show_fits(table[~per_r], ["phi", "alpha", "beta", "E", "r2"], "Point fits, injection in n_once")
+    _show_fits(table[per_r], ["A", "alpha", "B", "beta", "E", "r2"], "Chinchilla law, each r by itself")
     joint = anchored(once, "baseline")
     with progress("bootstrap") as advance:
         bootstrap = point_fit(joint, seed=seed, progress=advance).bootstrap
@@ -78,5 +77,11 @@ def _show_reproduction(runs: pd.DataFrame, seed: int) -> None:
         f"{point_fit(anchored(runs, 'baseline'), num_bootstrap=0, seed=seed).parameters['phi']:.3f}")
 
 
-def _plain(value: float) -> str:
-    return f"{value:.4g}" if value >= 1 or value == 0 else f"{value:.4f}".rstrip("0")
+def _show_fits(table: pd.DataFrame, numbers: list[str], title: str) -> None:
+    rows = []
+    for name, own in table.groupby("fit", sort=False):
+        values = own.set_index("number")
+        for source in ("ours", "published"):
+            found = {number: values[source].get(number, float("nan")) for number in numbers}
+            rows.append({"fit": name if source == "ours" else "", "": source, **found})
+    print_table(pd.DataFrame(rows), title)

@@ -37,20 +37,20 @@ JOINT = (
     Published("phi fixed at 1", {"phi": 1, "alpha": 0.218, "beta": 0.410, "E": 1.66, "r2": 0.9552}, fix={"phi": 1}),
     Published("low half, C ≤ 2.15e18", {"phi": 0.44}, where=LOWER),
     Published("high half, C ≥ 4.64e18", {"phi": 0.49}, where=UPPER),
-    Published("four lower budgets: baseline", {"phi": 0.453, "alpha": 0.266, "beta": 0.457, "E": 1.85, "r2": 0.9959},
+    Published("lower four budgets: baseline", {"phi": 0.453, "alpha": 0.266, "beta": 0.457, "E": 1.85, "r2": 0.9959},
               where=LOW),
-    Published("four lower budgets: truncated", {"phi": 0.380, "alpha": 0.255, "beta": 0.484, "E": 1.87, "r2": 0.9827},
+    Published("  truncated", {"phi": 0.380, "alpha": 0.255, "beta": 0.484, "E": 1.87, "r2": 0.9827},
               "truncated", LOW),
-    Published("… truncated without r = 2", {"phi": 0.373, "alpha": 0.265, "beta": 0.492, "E": 1.89, "r2": 0.9958},
+    Published("  truncated without r = 2", {"phi": 0.373, "alpha": 0.265, "beta": 0.492, "E": 1.89, "r2": 0.9958},
               "truncated", f"{LOW} and r != 2"),
-    Published("four lower budgets: hyperconnections",
+    Published("  hyperconnections",
               {"phi": 0.646, "alpha": 0.308, "beta": 0.464, "E": 1.93, "r2": 0.9900}, "hyperconnections", LOW),
 )
 _PER_R = (  # r, A, alpha, B, beta, E, R²
     (1, 58, 0.251, 150, 0.267, 1.56, 0.9979), (2, 33, 0.216, 910, 0.365, 1.60, 0.9983),
     (4, 23, 0.191, 1300, 0.388, 1.56, 0.9976), (8, 41, 0.235, 780, 0.362, 1.69, 0.9980))
 PER_R = tuple(
-    Published(f"Chinchilla law, r = {r}", dict(zip(("A", "alpha", "B", "beta", "E", "r2"), numbers, strict=True)),
+    Published(f"r = {r}", dict(zip(("A", "alpha", "B", "beta", "E", "r2"), numbers, strict=True)),
               where=f"r == {r}", law="chinchilla") for r, *numbers in _PER_R)
 PHI_INTERVAL = (0.41, 0.53)  # published 95 % block-bootstrap interval of the joint fit
 

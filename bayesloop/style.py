@@ -12,7 +12,7 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from bayesloop.schema import replacing
+from bayesloop.schema import InputError, replacing
 
 COLUMN, PAGE = 3.4, 7.0  # widths in inches of one column and of a two-column page
 
@@ -113,12 +113,15 @@ def save_figure(figure: Figure, path: str | os.PathLike[str]) -> tuple[Path, Pat
 
     Raises
     ------
-    OSError
+    InputError
         If the folder does not exist or cannot be written; files that stood there stay whole.
     """
     svg, png = Path(f"{os.fspath(path)}.svg"), Path(f"{os.fspath(path)}.png")
-    with replacing(svg) as temporary:
-        figure.savefig(temporary, format="svg", metadata={"Date": None})  # the same figure gives the same file
-    with replacing(png) as temporary:
-        figure.savefig(temporary, format="png", dpi=200)
+    try:
+        with replacing(svg) as temporary:
+            figure.savefig(temporary, format="svg", metadata={"Date": None})  # the same figure gives the same file
+        with replacing(png) as temporary:
+            figure.savefig(temporary, format="png", dpi=200)
+    except OSError as error:
+        raise InputError(f"{svg}: cannot be written ({error.strerror}); choose a writable place") from None
     return svg, png
