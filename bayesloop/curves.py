@@ -169,9 +169,9 @@ def iso_flop(post: xr.DataTree, probe: str, r: int, budget: float, n_points: int
 
 
 def _along(runs: pd.DataFrame, r: int, n_points: int) -> Design:
-    size = (runs["n_once"] + runs["n_rec"]).to_numpy(float)
-    path = pd.DataFrame({"share": runs["n_rec"].to_numpy(float) / size, "log_tokens": np.log(runs["tokens"].to_numpy(float))},
-                        index=np.log(size)).groupby(level=0).mean()
+    n_once, n_rec, _, tokens = design_of(runs)
+    path = pd.DataFrame({"share": n_rec / (n_once + n_rec), "log_tokens": np.log(tokens)},
+                        index=np.log(n_once + n_rec)).groupby(level=0).mean()
     known = path.index.to_numpy()
     if len(known) == 1:
         points, (share, log_tokens) = known, path.to_numpy().T
@@ -200,9 +200,8 @@ def parabola_minimum(runs: pd.DataFrame) -> tuple[float, float]:
     if len(np.unique(log_size)) < 3:
         return np.nan, np.nan
     centre = log_size.mean()
-    parabola = np.polynomial.Polynomial.fit(log_size - centre, runs["loss"], 2).convert()
-    _, slope, curvature = parabola.coef
+    curvature, slope, level = np.polyfit(log_size - centre, runs["loss"].to_numpy(float), 2)
     lowest = centre - slope / (2 * curvature) if curvature > 0 else np.nan
     if not log_size.min() <= lowest <= log_size.max():
         return np.nan, np.nan
-    return float(np.exp(lowest)), float(parabola(lowest - centre))
+    return float(np.exp(lowest)), float(level + slope * (lowest - centre) / 2)

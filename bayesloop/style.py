@@ -10,7 +10,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import matplotlib
 import numpy as np
+import xarray as xr
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from bayesloop.schema import InputError, replacing
 
@@ -24,10 +26,10 @@ RC: dict[str, Any] = {
     "font.size": 8, "axes.titlesize": 8, "axes.labelsize": 8, "legend.fontsize": 7.5, "xtick.labelsize": 7.5,
     "ytick.labelsize": 7.5, "axes.spines.top": False, "axes.spines.right": False, "axes.linewidth": 0.7,
     "xtick.major.width": 0.7, "ytick.major.width": 0.7, "xtick.minor.width": 0.5, "lines.linewidth": 1.2,
-    "lines.markersize": 4, "legend.frameon": False, "legend.handlelength": 2.2, "svg.hashsalt": "bayesloop",
+    "lines.markersize": 4, "legend.frameon": False, "legend.handlelength": 1.6, "svg.hashsalt": "bayesloop",
 }
 
-INK, FAINT = "#222222", "#b5b5b5"
+INK, FAINT, ALERT = "#222222", "#b5b5b5", "#B2182B"
 
 
 class ProbeStyle(NamedTuple):
@@ -125,3 +127,48 @@ def save_figure(figure: Figure, path: str | os.PathLike[str]) -> tuple[Path, Pat
     except OSError as error:
         raise InputError(f"{svg}: cannot be written ({error.strerror}); choose a writable place") from None
     return svg, png
+
+
+def add_legend(figure: Any, handles: list[Any]) -> None:
+    """One legend above the axes; what other axes of the figure have put there stays, each label once."""
+    merged = {handle.get_label(): handle for handle in handles}
+    for legend in list(figure.legends):
+        merged = {handle.get_label(): handle for handle in legend.legend_handles} | merged
+        legend.remove()
+    columns = _columns([str(label) for label in merged], figure.get_figure(root=True).get_figwidth())
+    figure.legend(handles=list(merged.values()), loc="outside upper center", ncols=columns, columnspacing=1.0,
+                  handletextpad=0.4, borderaxespad=0.2)
+
+
+def _columns(labels: list[str], width: float) -> int:
+    """How many columns of a legend fit into a width in inches, as matplotlib fills them."""
+    entries = np.array([0.33 + 0.057 * len(label) for label in labels])  # handle and gaps, then letters of 7.5 points
+    fitting = [columns for columns in range(1, len(entries) + 1)
+               if sum(part.max() for part in np.array_split(entries, columns)) <= width]
+    return max(fitting, default=1)
+
+
+def doubt(post: xr.DataTree) -> list[Line2D]:
+    """The legend entry that says that the posterior may not be trusted, if so."""
+    unsure = not post.attrs.get("converged", 1)
+    return [Line2D([], [], color=ALERT, marker="x", linestyle="none", markeredgewidth=1.5,
+                   label="sampler not converged")] * unsure
+
+
+def in_words(size: float) -> str:
+    """A number of parameters as people say it: 30M, 1B."""
+    unit, suffix = next(((unit, suffix) for unit, suffix in ((1e9, "B"), (1e6, "M"), (1e3, "k")) if size >= unit),
+                        (1, ""))
+    return f"{size / unit:g}{suffix}"
+
+
+def as_power(number: float) -> str:
+    """A number in scientific notation, as matplotlib typesets it."""
+    mantissa, exponent = f"{number:.2e}".split("e")
+    mantissa = mantissa.rstrip("0").rstrip(".")
+    return rf"$10^{{{int(exponent)}}}$" if mantissa == "1" else rf"${mantissa}\times10^{{{int(exponent)}}}$"
+
+
+def with_minus(text: str) -> str:
+    """Hyphens before numbers as minus signs."""
+    return text.replace("-", "−")
