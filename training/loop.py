@@ -178,7 +178,7 @@ class Training:
         for i, (loss, norm, _) in enumerate(values):
             step, now = first + i, multiplier(first + i, self.n_steps)
             fresh.append({"step": step, "loss": float(loss), "grad_norm": float(norm), "lr_mult": now,
-                          "lr_matrix": self.peak["matrices"] * now, "row_hash": self.hashes[i],
+                          "lr_matrix": self.peak["matrix"] * now, "row_hash": self.hashes[i],
                           "wall_s": self.seconds + elapsed * (i + 1) / len(values)})
             reason = self.monitor.check(step, float(loss), float(norm))
             if reason:
@@ -238,11 +238,12 @@ class Training:
         """Mean validation loss over the first `rows` rows, summed in float64; `kind` 0 fast, 1 final."""
         begun = time.perf_counter()
         mine = np.arange(self.team.rank, rows, self.team.world)
+        size = min(planned_rows(self.config, self.team), len(mine))
         total = torch.zeros(2, dtype=torch.float64, device=self.team.device)
-        for start in range(0, len(mine), self.device_rows):
-            ids = mine[start:start + self.device_rows]
+        for start in range(0, len(mine), size):
+            ids = mine[start:start + size]
             # a last, short batch is filled up with ignored rows: one shape, one compiled graph
-            inputs, targets = self.batch(np.resize(ids, self.device_rows), "val")
+            inputs, targets = self.batch(np.resize(ids, size), "val")
             targets[len(ids):] = -1
             losses = self.model(inputs, targets)
             total += torch.stack([losses.double().sum(), (targets >= 0).sum().double()])

@@ -138,15 +138,15 @@ class LoopedLM(nn.Module):
                 weight.uniform_(-bound, bound, generator=generator)
 
     def groups(self) -> dict[str, list[nn.Parameter]]:
-        """Parameters by optimiser group: matrices, head, embedding, norms, lanes (each list may be empty)."""
+        """Parameters by optimiser group: matrix, head, embed, norm, lane (may be empty)."""
         groups = {
-            "matrices": [weight for block in self.blocks() for weight in block.matrices()],
+            "matrix": [weight for block in self.blocks() for weight in block.matrices()],
             "head": [self.head],
-            "embedding": [self.embedding],
-            "norms": [scale for block in self.blocks() for scale in (block.norm1, block.norm2)],
-            "lanes": [],
+            "embed": [self.embedding],
+            "norm": [scale for block in self.blocks() for scale in (block.norm1, block.norm2)],
+            "lane": [],
         }
-        groups["norms"] += [self.norm_emb, self.norm_recur, self.norm_final]
+        groups["norm"] += [self.norm_emb, self.norm_recur, self.norm_final]
         groups[self.scheme.group] += list(self.scheme.parameters())
         return groups
 

@@ -54,17 +54,17 @@ def peak_rates(rates: Rates, width: int, batch_tokens: int, target_tokens: float
     Returns
     -------
     dict
-        `matrices` moves with horizon and batch; `head` and `embedding` with width and batch; `norms` and `lanes` with
+        `matrix` moves with horizon and batch; `head` and `embed` with width and batch; `norm` and `lane` with
         width alone.
     """
     batch = (batch_tokens / rates.ref_batch) ** BATCH_EXPONENT
     narrow = (width / rates.ref_width) ** WIDTH_EXPONENT
     return {
-        "matrices": rates.matrix * (target_tokens / rates.ref_tokens) ** HORIZON_EXPONENT * batch,
+        "matrix": rates.matrix * (target_tokens / rates.ref_tokens) ** HORIZON_EXPONENT * batch,
         "head": rates.head * narrow * batch,
-        "embedding": rates.embed * narrow * batch,
-        "norms": rates.norm * narrow,
-        "lanes": rates.lane * narrow,
+        "embed": rates.embed * narrow * batch,
+        "norm": rates.norm * narrow,
+        "lane": rates.lane * narrow,
     }
 
 
@@ -173,15 +173,15 @@ class Optimiser:
                  dtype: torch.dtype = torch.float32,
                  step_function: Callable[..., tuple[Tensor, Tensor]] = muonh_step) -> None:
         self.peak, self.n_steps = peak, n_steps
-        self.muonh = MuonH(groups["matrices"], peak["matrices"], dtype, step_function)
-        self.names = [name for name, params in groups.items() if params and name != "matrices"]
+        self.muonh = MuonH(groups["matrix"], peak["matrix"], dtype, step_function)
+        self.names = [name for name, params in groups.items() if params and name != "matrix"]
         self.adamw = torch.optim.AdamW([{"params": groups[name], "lr": peak[name]} for name in self.names],
                                        fused=True, **ADAM)  # type: ignore[arg-type]
 
     def step(self, step: int) -> None:
         """Apply step number `step` (from 0) and clear the gradients."""
         now = multiplier(step, self.n_steps)
-        self.muonh.param_groups[0]["lr"] = self.peak["matrices"] * now
+        self.muonh.param_groups[0]["lr"] = self.peak["matrix"] * now
         for name, group in zip(self.names, self.adamw.param_groups, strict=True):
             group["lr"] = self.peak[name] * now
         for optimiser in (self.muonh, self.adamw):

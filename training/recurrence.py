@@ -31,10 +31,10 @@ class Scheme(nn.Module):
     Attributes
     ----------
     group : str
-        Optimiser group of the scheme's own parameters: `matrices` or `lanes`.
+        Optimiser group of the scheme's own parameters: `matrix` or `lane`.
     """
 
-    group: ClassVar[str] = "matrices"
+    group: ClassVar[str] = "matrix"
 
     def __init__(self, arch: Architecture, compute_dtype: torch.dtype, residual_dtype: torch.dtype) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class Hyperconnect(Scheme):
     At the start lane i mod K feeds iteration i, M is the identity and every lane accumulates every output.
     """
 
-    group: ClassVar[str] = "lanes"
+    group: ClassVar[str] = "lane"
 
     def __init__(self, arch: Architecture, compute_dtype: torch.dtype, residual_dtype: torch.dtype) -> None:
         super().__init__(arch, compute_dtype, residual_dtype)

@@ -260,7 +260,7 @@ def _parquet(path: Path, column: str) -> Any:
 
 
 def parquet_store(folder: Path, out: Path, *, vocab_size: int, name: str) -> RowStore:
-    """Row store of rows packed by the published code: column `tokens` of train-*.parquet and val*-*.parquet, in order."""
+    """Row store of rows packed by the published code: column `tokens` of train-*.parquet, val*-*.parquet, in order."""
     shards = {split: sorted(folder.glob(f"{split}*-*.parquet")) for split in ("train", "val")}
     for split, found in shards.items():
         if not found:
