@@ -238,7 +238,7 @@ class Training:
         """Mean validation loss over the first `rows` rows, summed in float64; `kind` 0 fast, 1 final."""
         begun = time.perf_counter()
         mine = np.arange(self.team.rank, rows, self.team.world)
-        size = min(planned_rows(self.config, self.team), len(mine))
+        size = max(1, min(planned_rows(self.config, self.team), len(mine)))
         total = torch.zeros(2, dtype=torch.float64, device=self.team.device)
         for start in range(0, len(mine), size):
             ids = mine[start:start + size]

@@ -87,6 +87,7 @@ def test_a_killed_run_resumes_to_the_same_bits(tiny: TinyRun, operation: Operati
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 @pytest.mark.parametrize("compiled", ["none", "block"])
 def test_twenty_random_kills(tiny: TinyRun, operation: Operation, tmp_path: Path, compiled: str) -> None:
     operation = dataclasses.replace(operation, compile=compiled)
