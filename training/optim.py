@@ -141,7 +141,7 @@ class MuonH(torch.optim.Optimizer):
                 if weight.grad is not None:
                     by_shape[weight.shape].append(weight)
             for weights in by_shape.values():
-                self._update(weights, torch.tensor(group["lr"], device=weights[0].device))
+                self._update(weights, torch.full((), group["lr"], device=weights[0].device))
 
     def _update(self, weights: list[nn.Parameter], rate: Tensor) -> None:
         first = self.state[weights[0]]

@@ -137,6 +137,23 @@ def test_running_out_of_memory_halves_the_micro_batch(tiny: TinyRun, operation: 
     assert curve(operation, config).attrs["device_rows"] == 2
 
 
+def test_a_step_never_waits_for_the_device(tiny: TinyRun, operation: Operation, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever reads a value on the host would wait for a GPU: none of it happens inside a step."""
+    original = loop.Training.train_step
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("a value was read inside a step")
+
+    def guarded(self: loop.Training, stopping: bool) -> None:
+        with monkeypatch.context() as patch:
+            for name in ("item", "tolist", "cpu", "numpy", "__bool__", "__float__"):
+                patch.setattr(torch.Tensor, name, refuse)
+            original(self, stopping)
+
+    monkeypatch.setattr(loop.Training, "train_step", guarded)
+    assert run(tiny(12), operation) == "done"
+
+
 def test_rows_that_do_not_fit_are_refused(tiny: TinyRun, operation: Operation) -> None:
     for config, expected in ((tiny(data="other"), "expects 'other'"), (tiny(600), "needs 4800"),
                              (tiny(eval_rows=65), "64 validation rows; the run needs 65")):
