@@ -1,7 +1,7 @@
 """Speed of a training step: tokens/s, FLOP/s and memory by width and recurrence, eager and compiled.
 
-    python benchmarks/training.py                 CPU: widths 64 … 512, T = 256, 8 rows, one thread
-    python benchmarks/training.py --device cuda   GPU: sizes 6, 10, 20 of the paper's grid in bfloat16, about five minutes
+    python -m benchmarks.training                 CPU: widths 64 … 512, T = 256, 8 rows, one thread
+    python -m benchmarks.training --device cuda   GPU: sizes 6, 10, 20 of the paper's grid in bfloat16, five minutes
 
 On a CPU the yardstick is torch's own float32 matrix product on the same core, measured beside every row; on a GPU it
 is the vendor's dense bfloat16 peak (MFU). FLOPs are those of the compute axis (attention as the full square); `causal`
@@ -135,7 +135,8 @@ def main() -> None:
     else:
         for width in options.widths:
             torch._dynamo.reset()
-            arches = [iso_depth(width, r, depth=10, ends=1, head_dim=64, seq_len=256, vocab_size=256) for r in options.r]
+            shape = {"depth": 10, "ends": 1, "head_dim": 64, "seq_len": 256, "vocab_size": 256}
+            arches = [iso_depth(width, r, **shape) for r in options.r]
             table += measure(arches, 8, device, options.modes, options.repeats)
     compare_recurrence(table)
 

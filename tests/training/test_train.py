@@ -137,7 +137,8 @@ def test_running_out_of_memory_halves_the_micro_batch(tiny: TinyRun, operation: 
     assert curve(operation, config).attrs["device_rows"] == 2
 
 
-def test_a_step_never_waits_for_the_device(tiny: TinyRun, operation: Operation, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_never_waits_for_the_device(tiny: TinyRun, operation: Operation,
+                                           monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever reads a value on the host would wait for a GPU: none of it happens inside a step."""
     original = loop.Training.train_step
 
