@@ -34,7 +34,10 @@ def compile_mode(config: RunConfig, operation: Operation, device: torch.device) 
 
 
 def compile_model(model: LoopedLM, mode: str) -> None:
-    """Compile the model in place; its parameters keep their names."""
+    """Compile the model in place; its parameters keep their names. What was compiled before in this process is dropped:
+    beyond eight variants of a function torch falls back to slow code without a word."""
+    if mode != "none":
+        torch.compiler.reset()
     if mode == "whole":
         model.compile(**OPTIONS)
     elif mode == "block":

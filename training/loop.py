@@ -18,7 +18,6 @@ from bayesloop.schema import write_run
 from training import checkpoints
 from training.compiling import CompileError, compile_mode, compile_model, compiled_step, drop_compiled
 from training.device import device_facts, largest_divisor, planned_rows
-from training.divergence import Divergence
 from training.grid import Operation, RunConfig
 from training.looped_lm import LoopedLM
 from training.optim import Optimiser, multiplier, run_rates
@@ -26,19 +25,11 @@ from training.parallel import Team
 from training.run_directory import RunDirectory, RunError, record_step
 from training.runfile import build_run, provenance
 from training.tokens import RowStore, part, step_ids
+from training.watch import Divergence, eval_steps
 
 LOG_EVERY = 10  # steps between two looks at the losses, unless a step takes longer than about a second
 SLOW_STEP_FLOPS = 5e14  # on a GPU; per device
-FAST_EVALS, FAST_SHARE = 8, 0.01  # at most so many fast evaluations, and at most this share of the run's FLOPs
 log = logging.getLogger("training")
-
-
-def eval_steps(config: RunConfig) -> set[int]:
-    """Numbers of steps taken after which a fast evaluation runs: n/2, n/4, …, within 1 % of the run's FLOPs."""
-    n_steps, arch = config.horizon.n_steps, config.architecture
-    cost = config.fast_rows * arch.seq_len * arch.flops_per_token / 3  # a forward pass is a third of a training pass
-    count = min(FAST_EVALS, int(FAST_SHARE * config.budget / cost))
-    return {n_steps >> j for j in range(1, count + 1)} - {0}
 
 
 class Training:
@@ -202,6 +193,7 @@ class Training:
         if share * self.team.world != self.config.rows_per_step:
             raise RunError(f"{self.config.rows_per_step} rows a step cannot be shared by {self.team.world} processes")
         self.device_rows = largest_divisor(share, self.operation.device_rows or planned_rows(self.config, self.team))
+        retried = False
         while True:
             failure = self.try_step()
             self.model.zero_grad(set_to_none=True)
@@ -213,8 +205,11 @@ class Training:
                 if self.team.device.type == "cuda":
                     torch.cuda.empty_cache()
             elif self.team.any(failure == "compile"):
-                drop_compiled(self.model)
-                self.mode = "none"
+                if retried:
+                    log.warning("going on without torch.compile")
+                    drop_compiled(self.model)
+                    self.mode = "none"
+                retried = True  # once more: processes that start together can disturb each other's code cache
             else:
                 break
         self.facts |= {"device_rows": self.device_rows, "compile_mode": self.mode}
@@ -227,7 +222,7 @@ class Training:
         except torch.OutOfMemoryError:
             return "memory"
         except CompileError as error:
-            log.warning("torch.compile failed, going on without it: %s", str(error).strip().splitlines()[0])
+            log.warning("torch.compile failed: %s", str(error).strip().splitlines()[0])
             return "compile"
         return ""
 
@@ -238,7 +233,7 @@ class Training:
         """Mean validation loss over the first `rows` rows, summed in float64; `kind` 0 fast, 1 final."""
         begun = time.perf_counter()
         mine = np.arange(self.team.rank, rows, self.team.world)
-        size = max(1, min(planned_rows(self.config, self.team), len(mine)))
+        size = min(planned_rows(self.config, self.team), -(-self.config.fast_rows // self.team.world))
         total = torch.zeros(2, dtype=torch.float64, device=self.team.device)
         for start in range(0, len(mine), size):
             ids = mine[start:start + size]

@@ -106,11 +106,11 @@ def train(config: RunConfig, operation: Operation) -> str:
 
 def describe(error: Exception, directory: RunDirectory) -> str:
     """One message for a failure, with what to do."""
+    first = (str(error).strip() or "no message").splitlines()[0]
     if isinstance(error, OSError):
         place = error.filename or directory.path
-        return (f"{place}: cannot be written ({error.strerror or error}); the last checkpoint is intact: make room, "
-                "then give the same command again")
-    first = (str(error).strip() or "no message").splitlines()[0]
+        return (f"{place}: cannot be written or read ({error.strerror or first}); the last checkpoint is intact: make "
+                "room or restore the file, then give the same command again")
     return f"{type(error).__name__}: {first}; the traceback is in {directory.log}"
 
 
@@ -127,7 +127,7 @@ def log_file(path: Path) -> Iterator[None]:
     """Append the run's messages to a file."""
     handler = logging.FileHandler(path)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    handler.setLevel(logging.DEBUG)
+    log.setLevel(logging.DEBUG)
     log.addHandler(handler)
     try:
         yield

@@ -20,12 +20,6 @@ from .conftest import TinyRun
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 
 
-@pytest.fixture(autouse=True)
-def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No compiled code of another test."""
-    torch._dynamo.reset()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["block", "whole"])
 @pytest.mark.parametrize("fields", [{"r": 1}, {"r": 2}, {"r": 2, "bptt_k": 1},
@@ -42,7 +36,8 @@ def test_a_compiled_run_equals_an_eager_one(tiny: TinyRun, operation: Operation,
     assert b.attrs["compile_mode"] == mode
     np.testing.assert_allclose(a.train["grad_norm"][0], b.train["grad_norm"][0], rtol=1e-5)
     np.testing.assert_allclose(a.train["loss"], b.train["loss"], rtol=5e-4)
-    assert torch._dynamo.utils.counters["frames"]["total"] == torch._dynamo.utils.counters["frames"]["ok"]
+    # training, and evaluation without gradients: nothing is compiled anew while the run goes on
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 3
 
 
 def test_without_a_compiler_the_run_goes_on_eagerly(tiny: TinyRun, operation: Operation, tmp_path: Path,
@@ -52,7 +47,8 @@ def test_without_a_compiler_the_run_goes_on_eagerly(tiny: TinyRun, operation: Op
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
     config = tiny(12)
     assert run(config, dataclasses.replace(operation, compile="block")) == "done"
-    assert "torch.compile failed, going on without it" in caplog.text
+    assert caplog.text.count("torch.compile failed") == 2
+    assert "going on without torch.compile" in caplog.text
     assert "compiler" in caplog.text
     assert read_run(operation.out / config.run_id / "curve.h5").attrs["compile_mode"] == "none"
 

@@ -227,7 +227,7 @@ def test_a_full_disk_leaves_the_last_files_whole(tiny: TinyRun, operation: Opera
 
     monkeypatch.setattr(loop.Training, "train_step", filling)
     try:
-        with pytest.raises(RunError, match=r"cannot be written .*the last checkpoint is intact"):
+        with pytest.raises(RunError, match=r"cannot be written or read .*the last checkpoint is intact"):
             run(config, operation)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)

@@ -188,6 +188,16 @@ def test_help_loads_neither_torch_nor_jax(module: str) -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+def test_training_loads_nothing_of_the_inference() -> None:
+    names = sorted(f"training.{path.stem}" for path in Path(train.__file__).parent.glob("[!_]*.py"))
+    code = (f"import sys\nfor name in {names}: __import__(name)\n"
+            "allowed = ('bayesloop.schema', 'bayesloop.architecture')\n"
+            "print([m for m in sys.modules if m.split('.')[0] in ('jax', 'numpyro', 'arviz')"
+            " or (m.startswith('bayesloop.') and m not in allowed)])")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
 def test_illegal_combinations_name_the_reason() -> None:
     with pytest.raises(ValueError, match="prelude and embedding would get no gradient"):
         Architecture(16, 1, 1, 1, 4, scheme="passthrough", bptt_k=2, head_dim=8)

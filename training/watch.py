@@ -1,12 +1,23 @@
-"""When a run is given up."""
+"""What is watched while a run trains: when to evaluate it, and when to give it up."""
 
 from __future__ import annotations
 
 import math
 from collections import deque
 
+from training.grid import RunConfig
+
 MEAN_WINDOW, MEAN_FACTOR, MEAN_PATIENCE, MEAN_AFTER = 50, 1.2, 200, 100
 CHANCE_MARGIN, CHANCE_AFTER = 1.0, 50
+FAST_EVALS, FAST_SHARE = 8, 0.01  # at most so many fast evaluations, and at most this share of the run's FLOPs
+
+
+def eval_steps(config: RunConfig) -> set[int]:
+    """Numbers of steps taken after which a fast evaluation runs: n/2, n/4, …, within 1 % of the run's FLOPs."""
+    n_steps, arch = config.horizon.n_steps, config.architecture
+    cost = config.fast_rows * arch.seq_len * arch.flops_per_token / 3  # a forward pass is a third of a training pass
+    count = min(FAST_EVALS, int(FAST_SHARE * config.budget / cost))
+    return {n_steps >> j for j in range(1, count + 1)} - {0}
 
 
 class Divergence:
