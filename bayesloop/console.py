@@ -104,10 +104,10 @@ def show_posterior(post: xr.DataTree, path: Path, as_json: bool = False, title: 
 
 def show_comparison(table: pd.DataFrame, as_json: bool = False) -> None:
     """Print φ and Δφ by probe with the notes."""
+    about = {str(name): value for name, value in table.attrs.items()}
     if as_json:
-        print_json({"comparison": table.to_dict("records"), **table.attrs})
+        print_json({"comparison": table.to_dict("records"), **about})
         return
-    about = table.attrs
     prob = f"{about['prob']:.0%}".replace("%", " %")
     shown = table[[name for name in ("probe", "r") if name in table]].copy()
     for name, prefix in (("φ", ""), ("Δφ", "delta_")):

@@ -105,7 +105,7 @@ def design_of(runs: pd.DataFrame) -> Design:
 def residuals(post: xr.DataTree) -> pd.DataFrame:
     """The runs with `residual`: observed loss minus the posterior mean of the expected loss, nats per token."""
     runs = runs_of(post)
-    expected = expected_loss(post, design_of(runs), runs["probe"].to_numpy()).mean(axis=0)
+    expected = expected_loss(post, design_of(runs), list(runs["probe"])).mean(axis=0)
     return runs.assign(residual=runs["loss"] - expected)
 
 
