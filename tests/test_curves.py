@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+import xarray as xr
 
 from bayesloop.curves import (
     design_of,
@@ -60,7 +61,7 @@ def test_laws_of_separate_fits_are_kept_apart():
     runs = grid(looped=("baseline", "truncated"))
     post = posterior(runs, share="none")
     group = post["posterior"].to_dataset()
-    post["posterior"] = group.assign({"E": group["E"].expand_dims(probe=group["probe"]) + [[[0.0]], [[0.5]]]})
+    post["posterior"] = group.assign({"E": group["E"] + xr.DataArray([0.0, 0.5], {"probe": group["probe"].data})})
     design = design_of(runs[runs["r"] == 1])
     shifted = expected_loss(post, design, "truncated") - expected_loss(post, design, "baseline")
     np.testing.assert_allclose(shifted, 0.5, **EXACT)
@@ -106,7 +107,7 @@ def test_a_probe_without_r_1_runs_borrows_those_of_its_budgets():
     own = grid(budgets=(3e17,)).query("r == 1").assign(probe="truncated")
     with_own = posterior(pd.concat([runs, own], ignore_index=True))
     assert set(probe_runs(with_own, "truncated")["probe"]) == {"truncated"}
-    with pytest.raises(PosteriorError, match="no run of probe 'mine'.*expected one of baseline, truncated"):
+    with pytest.raises(PosteriorError, match=r"no run of probe 'mine'.*expected one of baseline, truncated"):
         probe_runs(with_own, "mine")
 
 
