@@ -144,7 +144,7 @@ def plot_frontier(ax: Axes, post: xr.DataTree, probe: str = "baseline", contrast
     post : DataTree
     probe : str
     contrast : DataTree, optional
-        Another posterior of the same runs, such as one with ``fix={"phi": 1}``, drawn as dashed grey curves without
+        Another posterior of the same runs, such as one with ``fix={"phi": 1}``, drawn as thin grey curves without
         band: arXiv 2604.21106, figure 1.
 
     Returns
@@ -170,11 +170,11 @@ def plot_frontier(ax: Axes, post: xr.DataTree, probe: str = "baseline", contrast
         if contrast is not None:
             others = iso_flop_curves(contrast, probe, r)
             ax.plot([other.budget for other in others], [np.median(other.minimum[1]) for other in others],
-                    color=GREY, linestyle="--", linewidth=0.9, zorder=1)
+                    color=GREY, linewidth=0.8, zorder=1)
     if contrast is not None:
         fixed = ", ".join(f"{'φ' if name == 'phi' else name} = {value:g}"
                           for name, value in attribute(contrast, "fix").items())
-        handles.append(Line2D([], [], color=GREY, linestyle="--", label=f"every r, {fixed or 'contrast'}"))
+        handles.append(Line2D([], [], color=GREY, linewidth=0.8, label=f"every r, {fixed or 'contrast'}"))
     handles.append(Line2D([], [], color=INK, marker="x", linestyle="none", label="optimum of the runs"))
     ax.set_xscale("log")
     ax.set_xlabel(COMPUTE)
