@@ -28,6 +28,7 @@ from bayesloop.plots import (
     save_figure,
 )
 from bayesloop.posterior import PosteriorError
+from bayesloop.schema import InputError
 from tests.posteriors import grid, posterior
 
 THREE = ("baseline", "truncated", "hyperconnections")
@@ -294,7 +295,7 @@ def test_files_are_written_whole_and_the_same_each_time(tmp_path, three):
     assert png.read_bytes().startswith(b"\x89PNG")
     assert b"<svg" in svg.read_bytes()
     assert svg.read_bytes() == (tmp_path / "one" / "phi.v1.svg").read_bytes()
-    with pytest.raises(OSError, match="missing"):
+    with pytest.raises(InputError, match="missing"):
         save_figure(figure, tmp_path / "missing" / "phi")
 
 

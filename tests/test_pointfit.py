@@ -10,7 +10,8 @@ import pandas as pd
 import pytest
 
 from bayesloop.laws import LAWS, Design, Law
-from bayesloop.pointfit import PointFit, PointFitError, anchored, point_fit
+from bayesloop.pointfit import PointFit, PointFitError, point_fit
+from bayesloop.selection import anchored
 from benchmarks.pointfit import HIGH, LOW, arrays, scipy_fit
 
 # phi of our fits by who counts the injection: in n_rec, in n_once, nowhere. Measured on data/paper_grid.csv.
@@ -191,21 +192,6 @@ def test_outliers_do_not_move_the_fit_far() -> None:
     runs.loc[[3, 30], "loss"] *= 1.5
     fit = point_fit(runs, "chinchilla", num_starts=FEW, num_bootstrap=0)
     assert fit.parameters["beta"] == pytest.approx(REPLICATED["beta"], abs=0.03)
-
-
-def test_a_probe_is_anchored_at_its_own_budgets() -> None:
-    runs = table()
-    chosen = anchored(runs, "hyperconnections")
-    anchor = chosen[chosen["probe"] != "hyperconnections"]
-    assert set(anchor["r"]) == {1}
-    assert set(anchor["probe"]) == {"baseline"}
-    assert anchor["budget"].max() < 5e18
-    assert len(anchor) == 20
-    assert chosen.attrs == runs.attrs
-    own = runs.query("probe == 'truncated'").iloc[:1].assign(r=1)
-    assert len(anchored(pd.concat([runs, own]), "truncated")) == len(anchored(runs, "truncated")) + 1
-    with pytest.raises(PointFitError, match="no runs of probe 'middle'; the table has baseline, hyper"):
-        anchored(runs, "middle")
 
 
 def test_a_value_fixed_outside_the_box_stays() -> None:
