@@ -116,7 +116,8 @@ def test_posterior_against_a_grid() -> None:
     for i, j in np.ndindex(density.shape):
         values = {**model.fix, "A": np.exp(log_a[i])}
         mean = plain.mean("recurrence", values, phi[j], model.layout.design)
-        density[i, j] = (plain.log_likelihood("normal", runs["loss"], mean, runs["loss_se"] / runs["loss"], values).sum()
+        log_se = runs["loss_se"] / runs["loss"]
+        density[i, j] = (plain.log_likelihood("normal", runs["loss"], mean, log_se, values).sum()
                          + plain.prior(str(model.priors["phi"])).logpdf(phi[j]))
     log_prior = plain.prior(str(model.priors["A"])).logpdf(np.exp(log_a)) + log_a
     weight = np.exp(density + log_prior[:, None] - density.max())
