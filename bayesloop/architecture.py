@@ -13,7 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil, floor
 
-SCHEMES = ("linear", "additive", "passthrough", "hyperconnect")
+# each scheme with its injection's matrix parameters in units of d², applied at every iteration of r > 1
+SCHEMES = {"linear": 2, "additive": 0, "passthrough": 0, "hyperconnect": 0}
 COUNT_CONVENTIONS = ("exact", "formula")
 
 
@@ -146,8 +147,8 @@ class Architecture:
 
     @property
     def n_inject(self) -> int:
-        """Parameters of the linear injection, 2 d²; 0 for the other schemes and at r = 1."""
-        return 2 * self.width**2 if self.scheme == "linear" and self.r > 1 else 0
+        """Matrix parameters of the injection: 2 d² for the linear scheme, 0 for the other three and at r = 1."""
+        return SCHEMES[self.scheme] * self.width**2 if self.r > 1 else 0
 
     @property
     def lane_scalars(self) -> int:

@@ -79,16 +79,9 @@ def assess(values: Mapping[str, np.ndarray], stats: Mapping[str, np.ndarray], ma
     """
     diagnostics: dict[str, dict[str, float]] = {"rhat": {}, "ess_bulk": {}, "ess_tail": {}}
     for name, value in values.items():
-        flat = value.reshape(*value.shape[:2], -1)
-        for kind, found in (("rhat", array_stats.rhat(flat, chain_axis=0, draw_axis=1)),
-                            ("ess_bulk", array_stats.ess(flat, chain_axis=0, draw_axis=1, method="bulk")),
-                            ("ess_tail", array_stats.ess(flat, chain_axis=0, draw_axis=1, method="tail", prob=0.05))):
-            found = np.atleast_1d(found)
-            # a chain that never moved has no R-hat; that is the worst there is
-            bad = np.inf if kind == "rhat" else 0.0
-            found = np.where(np.isfinite(found), found, bad)
-            for place, number in zip(np.ndindex(value.shape[2:]), found, strict=True):
-                diagnostics[kind][name + (str(list(place)) if place else "")] = float(number)
+        for place in np.ndindex(value.shape[2:]):
+            for kind, found in diagnose(value[(..., *place)]).items():
+                diagnostics[kind][name + (str(list(place)) if place else "")] = found
     worst = {"rhat": max(diagnostics["rhat"], key=diagnostics["rhat"].__getitem__)}
     worst |= {kind: min(diagnostics[kind], key=diagnostics[kind].__getitem__) for kind in ("ess_bulk", "ess_tail")}
     extreme = {kind: diagnostics[kind][name] for kind, name in worst.items()}
@@ -107,3 +100,23 @@ def assess(values: Mapping[str, np.ndarray], stats: Mapping[str, np.ndarray], ma
         problems.append(f"{saturated:.1%} of transitions reached the tree-depth limit of {max_tree_depth}")
     return Convergence(**extreme, worst=worst, divergences=diverging, saturated=saturated, draws=steps.size,
                        problems=tuple(problems))
+
+
+def diagnose(values: np.ndarray) -> dict[str, float]:
+    """R-hat and effective sample sizes of one quantity.
+
+    Parameters
+    ----------
+    values : array, shape (chain, draw)
+
+    Returns
+    -------
+    dict
+        `rhat` (rank-normalised, split), `ess_bulk`, `ess_tail` (5 % and 95 % quantiles). A chain that never moved
+        has none of them: infinity and zeros stand for the worst there is.
+    """
+    axes = {"chain_axis": 0, "draw_axis": 1}
+    found = {"rhat": array_stats.rhat(values, **axes), "ess_bulk": array_stats.ess(values, method="bulk", **axes),
+             "ess_tail": array_stats.ess(values, method="tail", prob=0.05, **axes)}
+    return {kind: float(number) if np.isfinite(number) else float("inf") if kind == "rhat" else 0.0
+            for kind, number in found.items()}

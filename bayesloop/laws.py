@@ -20,6 +20,8 @@ import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 
+from bayesloop.schema import InputError
+
 jax.config.update("jax_enable_x64", True)  # losses differ by 1e-3 nats; everything downstream is float64
 
 # Families a prior may have, with the names of their arguments, as in NumPyro.
@@ -30,7 +32,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
 }
 
 
-class LawError(ValueError):
+class LawError(InputError):
     """A law, prior or fixed value that cannot be used; the message says what was expected."""
 
 
@@ -133,7 +135,7 @@ _PHI = Prior("Normal", (0.5, 0.5), "covers a recurrence worth less than nothing 
                                    "95 % in −0.48–1.48")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # hashed by identity: a law is a static argument of compiled functions
 class Law:
     """A mean function with its priors, checked against each other when created.
 

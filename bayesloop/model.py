@@ -19,8 +19,8 @@ from bayesloop.centring import Level
 from bayesloop.errors import ErrorModel, get_errors
 from bayesloop.laws import Design, Law, LawError, Prior, get_law, resolve_priors
 from bayesloop.schema import COLUMNS
+from bayesloop.selection import anchored
 
-ANCHOR = "baseline"  # the probe whose r = 1 runs anchor every probe
 SHARE = ("law", "none")
 
 
@@ -102,19 +102,6 @@ def _labels(runs: pd.DataFrame) -> list[str]:
     """The runs' ids, or their places in the table where ids are missing or repeated."""
     ids = [str(label) for label in runs["run_id"]] if "run_id" in runs else []
     return ids if len(set(ids)) == len(runs) else [str(place) for place in range(len(runs))]
-
-
-def anchored(runs: pd.DataFrame, probe: str) -> pd.DataFrame:
-    """The runs of one probe with their anchor: the baseline's r = 1 runs at the budgets the probe has.
-
-    Without a `budget` column, all the baseline's r = 1 runs.
-    """
-    own = runs["probe"] == probe
-    anchor = (runs["probe"] == ANCHOR) & (runs["r"] == 1)
-    if "budget" in runs and runs.loc[own, "budget"].notna().all():
-        near = np.isclose(runs["budget"].to_numpy(float)[:, None], runs.loc[own, "budget"].unique()[None, :], rtol=1e-3)
-        anchor &= near.any(axis=1)
-    return runs[own | anchor]
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,15 @@ import json
 import os
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import xarray as xr
 
-from bayesloop.schema import replacing
+from bayesloop.convergence import diagnose
+from bayesloop.schema import InputError, replacing
 
 
-class PosteriorError(ValueError):
+class PosteriorError(InputError):
     """A file that is not a posterior of this package, or one that may not be used for what was asked."""
 
 
@@ -55,3 +58,34 @@ def load(path: str | os.PathLike[str]) -> xr.DataTree:
 def attribute(post: xr.DataTree, name: str) -> Any:
     """An attribute that is stored as JSON: `priors`, `fix`, `versions`, `convergence`, `data_excluded`."""
     return json.loads(post.attrs[name])
+
+
+def summarise(post: xr.DataTree, prob: float = 0.95) -> pd.DataFrame:
+    """Posterior of every parameter.
+
+    Parameters
+    ----------
+    post : DataTree
+        From `fit`.
+    prob : float
+        Probability of the equal-tailed interval.
+
+    Returns
+    -------
+    DataFrame
+        Index: parameter, with its coordinates in brackets. Columns: mean, sd, lower, upper, rhat, ess_bulk, ess_tail.
+    """
+    rows = {}
+    for name, draws in parameters(post).items():
+        for place in np.ndindex(draws.shape[2:]):
+            labels = [str(draws[dim].values[i]) for dim, i in zip(draws.dims[2:], place, strict=True)]
+            value = draws.values[(..., *place)]
+            lower, upper = np.quantile(value, [(1 - prob) / 2, (1 + prob) / 2])
+            rows[name + (f"[{', '.join(labels)}]" if labels else "")] = {
+                "mean": value.mean(), "sd": value.std(ddof=1), "lower": lower, "upper": upper, **diagnose(value)}
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("parameter")
+
+
+def parameters(post: xr.DataTree) -> dict[str, xr.DataArray]:
+    """The sampled parameters, dims (chain, draw, …)."""
+    return {str(name): values for name, values in post["posterior"].data_vars.items()}

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
 
+from bayesloop.schema import InputError
+
 SHOWN = 5  # places a message lists before it only counts
 
 
-class RunsError(ValueError):
+class RunsError(InputError):
     """A table of runs that cannot be used as it is; the message says what, where, what was expected, what to do.
 
     Attributes

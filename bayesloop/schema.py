@@ -60,7 +60,7 @@ REQUIRED = tuple(column.name for column in _COLUMNS if column.required)
 CURVE_UNITS = {
     "step": "1", "tokens": "token", "flops": "FLOP", "loss": "nat/token", "loss_sum": "nat", "n_tokens": "token",
     "kind": "1", "is_final": "1", "lr_mult": "1", "lr_matrix": "1", "grad_norm": "1", "update_norm": "1", "wall_s": "s",
-    "tokens_per_s": "token/s",
+    "tokens_per_s": "token/s", "row_hash": "1",
 }
 CURVE_NAMES = {
     "step": "index of the optimiser step just taken", "tokens": "tokens trained after the step",
@@ -70,10 +70,15 @@ CURVE_NAMES = {
     "lr_mult": "learning-rate multiplier", "lr_matrix": "learning rate of the matrices",
     "grad_norm": "global L2 norm of the gradient", "update_norm": "global L2 norm of the update",
     "wall_s": "training time since the start", "tokens_per_s": "throughput",
+    "row_hash": "CRC-32 of the ids of all training rows read so far",
 }
 
 
-class SchemaError(ValueError):
+class InputError(ValueError):
+    """What a user gave cannot be used; the message says what was found, where, what was expected and what to do."""
+
+
+class SchemaError(InputError):
     """A file that is not a run or sweep file of this schema; the message names the file and what was expected."""
 
 

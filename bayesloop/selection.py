@@ -16,6 +16,7 @@ from bayesloop.problems import RunsError, listed, near
 from bayesloop.schema import COLUMNS
 
 BUDGET_TOLERANCE = 1e-3  # relative; neighbouring budgets of a grid differ by a factor of 1.5 and more
+ANCHOR = "baseline"  # the probe whose r = 1 runs anchor every probe
 _LABELS = ("run_id", "status")  # names of a run; no fit depends on them
 
 _COMPARE: dict[type, Callable[[Any, Any], Any]] = {
@@ -53,6 +54,29 @@ def select(runs: pd.DataFrame, where: str) -> pd.DataFrame:
     selected = runs[kept].reset_index(drop=True)
     selected.attrs = {**runs.attrs, "sha256": fingerprint(selected), "where": [*runs.attrs.get("where", []), where]}
     return selected
+
+
+def anchored(runs: pd.DataFrame, probe: str) -> pd.DataFrame:
+    """A probe's runs and the runs that anchor them: the baseline's r = 1 runs at the budgets the probe has.
+
+    Without a `budget` column, all the baseline's r = 1 runs.
+
+    Raises
+    ------
+    RunsError
+        If there are no runs of that probe.
+    """
+    own = (runs["probe"] == probe).to_numpy()
+    if not own.any():
+        raise RunsError(f"no runs of probe {probe!r}; the table has {', '.join(sorted(set(runs['probe'])))}")
+    anchor = ((runs["probe"] == ANCHOR) & (runs["r"] == 1)).to_numpy()
+    if "budget" in runs and runs.loc[own, "budget"].notna().all():
+        budgets = runs.loc[own, "budget"].to_numpy(float)
+        near_one = np.isclose(runs["budget"].to_numpy(float)[:, None], budgets, rtol=BUDGET_TOLERANCE).any(axis=1)
+        anchor = anchor & near_one
+    chosen = runs[own | anchor].reset_index(drop=True)
+    chosen.attrs = {**runs.attrs, "sha256": fingerprint(chosen)}
+    return chosen
 
 
 def fingerprint(runs: pd.DataFrame) -> str:

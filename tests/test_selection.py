@@ -8,7 +8,7 @@ import pytest
 
 from bayesloop.problems import RunsError
 from bayesloop.runs import read_runs
-from bayesloop.selection import fingerprint, select
+from bayesloop.selection import anchored, fingerprint, select
 from tests.tables import PAPER
 
 
@@ -76,3 +76,18 @@ def test_the_fingerprint_is_of_the_content(runs: pd.DataFrame) -> None:
     assert fingerprint(runs.assign(run_id="x", status="done")) == fingerprint(runs)
     last = runs.assign(loss=np.nextafter(runs.loss, 9))
     assert fingerprint(last) != fingerprint(runs)
+
+
+def test_a_probe_is_anchored_at_its_own_budgets(runs: pd.DataFrame) -> None:
+    chosen = anchored(runs, "hyperconnections")
+    anchor = chosen[chosen["probe"] != "hyperconnections"]
+    assert set(anchor["r"]) == {1}
+    assert set(anchor["probe"]) == {"baseline"}
+    assert anchor["budget"].max() < 5e18
+    assert len(anchor) == 20
+    assert chosen.attrs["source"] == runs.attrs["source"]
+    assert chosen.attrs["sha256"] == fingerprint(chosen)
+    own = runs.query("probe == 'truncated'").iloc[:1].assign(r=1)
+    assert len(anchored(pd.concat([runs, own]), "truncated")) == len(anchored(runs, "truncated")) + 1
+    with pytest.raises(RunsError, match="no runs of probe 'middle'; the table has baseline, hyper"):
+        anchored(runs, "middle")
