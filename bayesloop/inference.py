@@ -52,7 +52,7 @@ def fit(runs: pd.DataFrame, law: str | Law = "recurrence", errors: str | ErrorMo
     num_warmup, num_samples, num_chains, seed, target_accept_prob, max_tree_depth
         As in NumPyro; the counts of iterations are rounded up to a multiple of 50.
     progress : callable, optional
-        Called as ``progress(done, total)`` with iterations of one chain.
+        Called as ``progress(done, total)`` with iterations, all chains together.
 
     Returns
     -------
@@ -98,7 +98,7 @@ def _check_sampling(settings: Settings, num_chains: int, seed: int) -> None:
 def _attempt(model: Model, settings: Settings, num_chains: int, seed: int,
              progress: Callable[[int, int], None] | None) -> tuple[Draws, Convergence]:
     done = 0
-    total = sum(-(-n // STRETCH) * STRETCH for n in (settings.num_warmup, settings.num_samples))
+    total = num_chains * sum(-(-n // STRETCH) * STRETCH for n in (settings.num_warmup, settings.num_samples))
 
     def advance(iterations: int) -> None:
         nonlocal done
