@@ -131,21 +131,22 @@ def _notes(posts: list[xr.DataTree], phi: Mapping[str, Any], reference: str) -> 
     models = {tuple(str(post.attrs.get(name)) for name in ("law", "errors", "data_injection")) for post in posts}
     if len(models) > 1:
         shown = " against ".join(", ".join(model) for model in sorted(models))
-        notes.append(f"the posteriors differ in law, errors or injection: {shown}; a difference of φ between them mixes "
-                     "the recipe with the model")
+        notes.append(f"the posteriors differ in law, errors or injection: {shown}; a difference of φ between them "
+                     "mixes the recipe with the model")
     for post in posts:
-        for probe in map(str, post["posterior"]["phi"]["probe"].values):
+        for probe in map(str, post["posterior"].to_dataset()["phi"]["probe"].to_numpy()):
             if probe not in (reference, ANCHOR, *ANCHORED_BY_DEFINITION):
                 notes.append(f"{probe}: " + (_OWN_ANCHOR if _has_anchor(post, probe) else _BORROWED_ANCHOR))
         notes += json.loads(post.attrs.get("doubts", "[]"))
     return list(dict.fromkeys(notes))
 
 
-_BORROWED_ANCHOR = ("no r = 1 run of this recipe, so its φ leans on the baseline's: Δφ says what size of plain model it "
-                    "performs like, not that a recurrence is worth more; it takes r = 1 runs of the recipe to tell")
-_OWN_ANCHOR = ("has r = 1 runs of its own, but this model knows no effect of the recipe apart from φ: what the recipe does "
-               "to every model alike is counted as φ; look at the matched losses at r = 1 before reading Δφ as the worth "
-               "of a recurrence")
+_BORROWED_ANCHOR = (
+    "no r = 1 run of this recipe, so its φ leans on the baseline's: Δφ says what size of plain model it performs like, "
+    "not that a recurrence is worth more; it takes r = 1 runs of the recipe to tell")
+_OWN_ANCHOR = (
+    "has r = 1 runs of its own, but this model knows no effect of the recipe apart from φ: what the recipe does to "
+    "every model alike is counted as φ; look at the losses at r = 1 before reading Δφ as the worth of a recurrence")
 
 
 def _identities(post: xr.DataTree, which: Any = slice(None)) -> set[tuple]:

@@ -32,9 +32,9 @@ def doubts(post: xr.DataTree) -> list[str]:
     ruled = {name: ratio for name, ratio in ruled.items() if name not in {f"phi[{p}, {r}]" for p, r in empty}}
     if ruled:
         shown = ", ".join(f"{name} ({ratio:.0%} of its prior's width)" for name, ratio in ruled.items())
-        found.append(f"prior-dominated: {shown}; the runs hardly decide it, and what depends on it stands or falls with "
-                     "the prior" + _leaning(post, set(ruled)))
-    if "phi" not in post["posterior"] and len(np.unique(post["constant_data"]["r"].values)) > 1:
+        found.append(f"prior-dominated: {shown}; the runs hardly decide it, and what depends on it stands or falls "
+                     "with the prior" + _leaning(post, set(ruled)))
+    if "phi" not in post["posterior"] and len(np.unique(post["constant_data"].to_dataset()["r"])) > 1:
         law = str(post.attrs["law"])
         if law not in LAWS or not LAWS[law].looped:
             found.append(f"law {law} knows no recurrence: runs of different r are treated alike")
@@ -47,7 +47,7 @@ def cells_without_runs(post: xr.DataTree) -> list[tuple[str, int]]:
         return []
     data = post["constant_data"].to_dataset()
     present = set(zip(data["probe"].values.tolist(), data["r"].values.tolist(), strict=True))
-    phi = post["posterior"]["phi"]
+    phi = post["posterior"].to_dataset()["phi"]
     return [(str(probe), int(r)) for probe in phi["probe"].values for r in phi["r"].values
             if (str(probe), int(r)) not in present]
 
@@ -58,8 +58,9 @@ def prior_ratios(post: xr.DataTree) -> dict[str, float]:
     Width is the central 90 %, of the logarithm for parameters whose draws are all positive.
     """
     ratios = {}
-    for name, draws in post["posterior"].data_vars.items():
-        prior = post["prior"][name].values
+    priors = post["prior"].to_dataset()
+    for name, draws in post["posterior"].to_dataset().data_vars.items():
+        prior = priors[name].values
         positive = bool((prior > 0).all() and (draws.values > 0).all())
         for place in np.ndindex(draws.shape[2:]):
             labels = [str(draws[dim].values[i]) for dim, i in zip(draws.dims[2:], place, strict=True)]
@@ -72,7 +73,7 @@ def prior_ratios(post: xr.DataTree) -> dict[str, float]:
 
 def _leaning(post: xr.DataTree, ruled: set[str]) -> str:
     """How much φ leans on E, where E is one of the parameters that the prior rules."""
-    posterior = post["posterior"]
+    posterior = post["posterior"].to_dataset()
     if "E" not in ruled or "phi" not in posterior or posterior["E"].ndim > 2:
         return ""
     phi = posterior["phi"].values.reshape(posterior["E"].size, -1)

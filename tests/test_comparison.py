@@ -72,7 +72,7 @@ def test_impossible_questions_are_refused(options: dict, message: str) -> None:
 
 
 def test_posteriors_of_different_models_are_told_apart() -> None:
-    one, two = (made_up(draws(0, 0.4, 0.5), ["baseline", "mine"], law=law) for law in ("recurrence", "cross_recurrence"))
+    one, two = (made_up(draws(0, 0.4, 0.5), ["baseline", "mine"], law=law) for law in ("recurrence", "chinchilla"))
     notes = bl.compare([one, two]).attrs["notes"]
     assert any("differ in law" in note for note in notes)
     assert not any(note.startswith("baseline") for note in notes)
