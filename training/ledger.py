@@ -1,0 +1,84 @@
+"""What has happened to a run: the ledger beside its files, and the state that follows from both.
+
+Every attempt appends one line to `<run>/ledger.jsonl`. Only creation, renaming and appending are used, so the folder
+may lie on a disk that many machines share.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from training.lock import stale
+from training.run_directory import RunDirectory
+
+RETRIES = 2  # of a failed run within one sweep; interrupted and out-of-memory attempts are not counted
+FINAL = ("done", "diverged")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How an attempt at a run ended: `done`, `diverged`, `failed`, `oom`, `interrupted` or `busy`, and why."""
+
+    state: str
+    message: str = ""
+
+
+def record(directory: RunDirectory, **fields: Any) -> None:
+    """Append one line to the run's ledger; host and time are added."""
+    line = json.dumps({"host": socket.gethostname(), "time": time.time(), **fields}, ensure_ascii=False)
+    with open(directory.path / "ledger.jsonl", "a") as file:
+        file.write(f"\n{line}\n")  # the empty line ends what a crash may have left unfinished
+
+
+def records(directory: RunDirectory) -> list[dict[str, Any]]:
+    """Lines of the run's ledger, oldest first; what a crash left unfinished is skipped."""
+    try:
+        lines = (directory.path / "ledger.jsonl").read_text(errors="replace").splitlines()
+    except FileNotFoundError:
+        return []
+    found = []
+    for line in lines:
+        try:
+            found.append(json.loads(line))
+        except json.JSONDecodeError:
+            continue
+    return found
+
+
+def busy(directory: RunDirectory) -> bool:
+    """Whether a live process trains this run."""
+    return directory.lock.exists() and not stale(directory.lock)
+
+
+def device_rows(directory: RunDirectory) -> int | None:
+    """Micro-batch after the last out of memory: half of what it ran out with; None where that never happened."""
+    lines = [line for line in records(directory) if line.get("outcome") == "oom" and line.get("device_rows")]
+    return max(1, lines[-1]["device_rows"] // 2) if lines else None
+
+
+def conclude(directory: RunDirectory, returncode: int) -> Outcome:
+    """What an attempt whose process has ended with `returncode` came to, from the files it left."""
+    if finished := directory.finished():
+        return Outcome(finished, str(directory.read_state().get("message", "")))
+    if returncode in (4, -2, -15):  # signals that ask a process to stop, before it could answer
+        return Outcome("interrupted", "asked to stop")
+    if returncode < 0:
+        return Outcome("failed", f"killed by signal {-returncode}" + (" (out of memory?)" if returncode == -9 else ""))
+    if busy(directory):
+        return Outcome("busy", "another process trains this run")
+    state = directory.read_state()
+    if state.get("state") == "failed":
+        return Outcome("oom" if state.get("reason") == "memory" else "failed", str(state.get("message", "")))
+    return Outcome("failed", f"exit code {returncode}: {_last_line(directory)}")
+
+
+def _last_line(directory: RunDirectory) -> str:
+    try:
+        lines = (directory.path / "output.txt").read_text(errors="replace").strip().splitlines()
+    except FileNotFoundError:
+        lines = []
+    return lines[-1] if lines else "no message"
