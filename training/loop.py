@@ -68,8 +68,6 @@ class Training:
         self.facts = device_facts(team, compute) | provenance()
         self.facts |= {"started_utc": utc(), "resumes": 0, "data_manifest_sha256": store.sha256}
 
-    # ---- resume -------------------------------------------------------------------------------------------------
-
     def identity(self) -> dict[str, str]:
         """What a checkpoint must share with this run."""
         return {"configuration": self.config.sha256, "data": self.store.sha256}
@@ -95,9 +93,8 @@ class Training:
         for record in steps:
             self.monitor.check(record["step"], record["loss"], record["grad_norm"])
 
-    def save(self, status: str = "running") -> None:
+    def save(self) -> None:
         """Journal, checkpoint and run file on disk, in this order."""
-        self.flush()
         if not self.team.leads:
             return
         self.directory.journal.sync()
@@ -106,7 +103,7 @@ class Training:
             "row_hash": self.row_hash, "seconds": self.seconds, "eval_seconds": self.eval_seconds,
             "started_utc": self.facts["started_utc"], "resumes": self.facts["resumes"]}
         checkpoints.save(self.directory.checkpoints, self.step, state)
-        self.write_curve(status)
+        self.write_curve("running")
 
     def write_curve(self, status: str) -> None:
         """Replace curve.h5 and state.json."""
@@ -116,8 +113,6 @@ class Training:
             self.facts["peak_memory_bytes"] = torch.cuda.max_memory_allocated()
         write_run(self.directory.curve, build_run(self.config, self.records, self.facts, self.peak, status))
         self.directory.write_state(status, step=self.step, n_steps=self.n_steps)
-
-    # ---- one step -----------------------------------------------------------------------------------------------
 
     def batch(self, ids: np.ndarray, split: str = "train") -> tuple[Tensor, Tensor]:
         """Inputs and targets int64 `[B, T]` of rows, on this process's device."""
@@ -185,8 +180,6 @@ class Training:
         if self.team.leads:
             self.directory.journal.append(fresh)
 
-    # ---- memory and compilation ---------------------------------------------------------------------------------
-
     def settle(self) -> None:
         """Find out that a step works: halve the micro-batch while memory runs out, leave out what will not compile."""
         share = self.config.rows_per_step // self.team.world
@@ -226,8 +219,6 @@ class Training:
             return "compile"
         return ""
 
-    # ---- evaluation ---------------------------------------------------------------------------------------------
-
     @torch.no_grad()
     def evaluate(self, rows: int, kind: int) -> None:
         """Mean validation loss over the first `rows` rows, summed in float64; `kind` 0 fast, 1 final."""
@@ -248,8 +239,6 @@ class Training:
         self.record([{"eval": self.step - 1, "loss": loss_sum / count, "loss_sum": loss_sum, "n_tokens": int(count),
                       "kind": kind, "wall_s": self.seconds}])
         self.clock = time.perf_counter()
-
-    # ---- the run ------------------------------------------------------------------------------------------------
 
     def run(self, stopping: Callable[[], bool], report: Callable[[int, float], None]) -> str:
         """Train to the end, to divergence, or until asked to stop.

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 import torch
 
+from bayesloop import architecture
 from bayesloop.architecture import Architecture
 from bayesloop.schema import COLUMNS, read_run
 from training import loop, train
 from training.grid import ConfigError, Operation
-from training.recurrence import SCHEMES
+from training.recurrence import SCHEMES, Scheme
 from training.tokens import DataError, RowStore
 from training.train import main
 from training.train import train as run
@@ -68,6 +69,29 @@ def test_every_scheme_trains_and_counts_right(tiny: TinyRun, operation: Operatio
     assert run(config, operation) == "done"
     loss = curve(operation, config).train["loss"]
     assert loss[-1] < loss[0]
+    model = loop.LoopedLM(config.architecture)
+    assert sum(p.numel() for p in model.parameters()) == config.architecture.n_total
+
+
+class Mixed(Scheme):
+    """A scheme of somebody else's: u = s + W e."""
+
+    def __init__(self, arch: Architecture, compute_dtype: torch.dtype, residual_dtype: torch.dtype) -> None:
+        super().__init__(arch, compute_dtype, residual_dtype)
+        self.weight = torch.nn.Parameter(torch.eye(arch.width))
+
+    def inject(self, i: int, e: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+        return state + e @ self.weight.T
+
+
+def test_a_new_scheme_is_two_entries(tiny: TinyRun, operation: Operation, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SCHEMES, "mixed", Mixed)
+    monkeypatch.setitem(architecture.SCHEMES, "mixed", 1)
+    config = tiny(12, r=2, scheme="mixed", bptt_k=1)
+    assert run(config, operation) == "done"
+    result = curve(operation, config)
+    assert result.attrs["n_inject"] == 16**2
+    assert result.attrs["probe"] == "truncated"
     model = loop.LoopedLM(config.architecture)
     assert sum(p.numel() for p in model.parameters()) == config.architecture.n_total
 
