@@ -6,116 +6,29 @@ The same command goes on after any interruption: finished runs are skipped, othe
 from __future__ import annotations
 
 import argparse
-import logging
+import dataclasses
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from bayesloop.architecture import ArchitectureError
 from bayesloop.schema import SchemaError
-from training import ledger
-from training.collect import collect
-from training.engines import Engine, LocalEngine, Task, local_slots
+from training.collect import collect, run_directories
+from training.cost import Costs, Device, finish_seconds, local_device
+from training.engines import LocalEngine, Task, local_slots
 from training.grid import COMPILE_MODES, ConfigError, Operation, RunConfig
+from training.gridfile import read_grid
 from training.grids import GRIDS, distinct
-from training.ledger import Outcome
-from training.run_directory import RunError
+from training.queue import Queue
+from training.run_directory import RunDirectory, RunError
+from training.runfile import PEAK_FLOPS
+from training.status import duration, measured_costs, status, summary, table
 from training.tokens import DataError, RowStore
 from training.train import check_data, signals
+from training.view import View, listing
 
 ORDERS = ("longest", "ascending")
-LOOK_SECONDS, BUSY_SECONDS = 0.1, 5.0
-log = logging.getLogger("training.sweep")
-
-
-class Sweep:
-    """Trains tasks through an engine, and decides what happens to those that fail.
-
-    Parameters
-    ----------
-    tasks : sequence of Task
-        In the order in which they should start.
-    engine : Engine
-    """
-
-    def __init__(self, tasks: Sequence[Task], engine: Engine) -> None:
-        self.engine = engine
-        self.states: dict[str, Outcome] = {}
-        self.failures: dict[str, int] = {}
-        self.running: dict[str, Task] = {}
-        self.waiting: list[Task] = []
-        self.elsewhere: list[Task] = []
-        for task in tasks:
-            task.directory.create()
-            if finished := task.directory.finished():
-                self.states[task.config.run_id] = Outcome(finished, "before")
-            else:
-                self.waiting.append(task)
-        self.looked = 0.0
-
-    def run(self, stopping: Callable[[], bool], report: Callable[[Sweep, str], None]) -> None:
-        """Train until nothing is left, or until asked to stop and everything has checkpointed."""
-        told = False
-        try:
-            while self.running or (not stopping() and (self.waiting or self.elsewhere)):
-                if stopping() and not told:
-                    self.engine.stop()
-                    told = True
-                for task, outcome in self.engine.poll():
-                    report(self, self.settle(task, outcome, stopping()))
-                if not stopping():
-                    self.look_elsewhere()
-                    self.start()
-                report(self, "")
-                time.sleep(LOOK_SECONDS)
-        except KeyboardInterrupt:
-            self.engine.stop(now=True)
-            raise
-
-    def start(self) -> None:
-        """Submit what the engine has room for."""
-        while self.waiting and self.engine.room(self.waiting[0]):
-            task = self.waiting.pop(0)
-            if ledger.busy(task.directory):
-                self.elsewhere.append(task)
-                continue
-            self.running[task.config.run_id] = task
-            self.engine.submit([task])
-
-    def settle(self, task: Task, outcome: Outcome, stopping: bool) -> str:
-        """Take note of an ended attempt, and put the run back where it deserves another; a line for the reader."""
-        name = task.config.run_id
-        self.running.pop(name)
-        self.failures[name] = self.failures.get(name, 0) + (outcome.state == "failed")
-        again = outcome.state == "oom" or (outcome.state == "failed" and self.failures[name] <= ledger.RETRIES)
-        if outcome.state == "busy":
-            self.elsewhere.append(task)
-        elif again and not stopping:
-            self.waiting.insert(0, task)
-        else:
-            self.states[name] = outcome
-        after = "; again" if again and not stopping else ""
-        return f"{name}: {outcome.state}{': ' if outcome.message else ''}{outcome.message}{after}"
-
-    def look_elsewhere(self) -> None:
-        """Every few seconds: take back runs that another process has left."""
-        if time.monotonic() - self.looked < BUSY_SECONDS:
-            return
-        self.looked = time.monotonic()
-        for task in [task for task in self.elsewhere if not ledger.busy(task.directory)]:
-            self.elsewhere.remove(task)
-            if finished := task.directory.finished():
-                self.states[task.config.run_id] = Outcome(finished, "by another process")
-            else:
-                self.waiting.append(task)
-
-    def exit_code(self) -> int:
-        """0 all done, 3 some diverged or failed, 4 some not finished."""
-        states = {outcome.state for outcome in self.states.values()}
-        if self.waiting or self.running or self.elsewhere or "interrupted" in states or "oom" in states:
-            return 4
-        return 3 if states - {"done"} else 0
+MAX_TEAM = 8  # devices of one run, on one node
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -128,13 +41,19 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--max-budget", type=float, metavar="FLOP", help="leave out runs with a larger budget")
     parser.add_argument("--data", type=Path, help="row store, made by python -m training.tokens")
     parser.add_argument("--out", type=Path, help="folder that receives one folder per run")
-    what = parser.add_mutually_exclusive_group()
+    what = parser.add_argument_group("instead of training").add_mutually_exclusive_group()
+    what.add_argument("--list", nargs="?", const="", metavar="DEVICE",
+                      help="print runs, parameters, tokens, FLOPs, and predicted hours and memory on this machine, or "
+                           f"on cpu, {', '.join(PEAK_FLOPS)}")
+    what.add_argument("--status", nargs="?", const="", metavar="DIR", help="where the runs of a folder stand")
     what.add_argument("--collect", type=Path, metavar="FILE.h5",
-                      help="write all runs of --out to one file, and its table to FILE.csv; train nothing")
+                      help="write all runs of --out, finished or not, to one file, and their table to FILE.csv")
     how = parser.add_argument_group("how the runs execute (no effect on their results)")
     how.add_argument("--order", choices=ORDERS, default="longest",
                      help="longest first, or ascending budget for a deadline (default %(default)s)")
     how.add_argument("--slots", type=int, help="runs at once on this machine (default: its GPUs, or its cores)")
+    how.add_argument("--max-hours", type=float, default=12.0,
+                     help="a run predicted to take longer gets 2, 4 or 8 GPUs (default %(default)s)")
     how.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     how.add_argument("--device-rows", type=int, help="sequences of one micro-batch (default by width and memory)")
     how.add_argument("--compile", choices=COMPILE_MODES, default="auto")
@@ -144,14 +63,25 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def grid_runs(names: Sequence[str], data: str | None, max_budget: float | None) -> list[RunConfig]:
-    """Runs of named grids and grid files, each once."""
+    """Runs of named grids and grid files, each once.
+
+    Raises
+    ------
+    ConfigError
+        If a name is unknown, a file is wrong, or nothing is left to train.
+    """
     configs: list[RunConfig] = []
     for name in names:
-        if name not in GRIDS:
+        if name in GRIDS:
+            configs += GRIDS[name](data) if data else GRIDS[name]()
+        elif name.endswith(".toml"):
+            configs += read_grid(Path(name), data)
+        else:
             raise ConfigError(f"--grid {name}: no such grid; expected one of {', '.join(GRIDS)}, or a .toml file")
-        configs += GRIDS[name](data) if data else GRIDS[name]()
-    configs = distinct(configs)
-    return [config for config in configs if max_budget is None or config.budget <= max_budget * (1 + 1e-9)]
+    configs = [run for run in distinct(configs) if max_budget is None or run.budget <= max_budget * (1 + 1e-9)]
+    if not configs:
+        raise ConfigError("no run to train; expected a larger --max-budget")
+    return configs
 
 
 def ordered(tasks: list[Task], order: str) -> list[Task]:
@@ -161,27 +91,91 @@ def ordered(tasks: list[Task], order: str) -> list[Task]:
     return sorted(tasks, key=lambda task: -task.predicted)
 
 
+def make_task(config: RunConfig, operation: Operation, costs: Costs, max_hours: float, most: int) -> Task:
+    """A run with its predicted seconds, and as many GPUs as bring it below `max_hours`."""
+    devices, most = 1, min(most, MAX_TEAM) if costs.device.cuda else 1
+    while costs.seconds(config, devices) > 3600 * max_hours and 2 * devices <= most:
+        devices *= 2
+    return Task(config, operation, devices, costs.seconds(config, devices))
+
+
 def train_grid(options: argparse.Namespace) -> int:
     """Train what the options describe."""
     store = RowStore(options.data)
     configs = grid_runs(options.grid, store.name, options.max_budget)
     for config in configs:
         check_data(config, store)
-    operation = Operation(options.data, options.out, options.device, options.device_rows, options.compile,
-                          options.threads, options.checkpoint_minutes)
+    names = {field.name for field in dataclasses.fields(Operation)} & set(vars(options))
+    operation = Operation(**{name: getattr(options, name) for name in names})
     slots = local_slots(options.device, options.threads, options.slots)
-    tasks = [Task(config, operation, predicted=config.budget) for config in configs]
-    sweep = Sweep(ordered(tasks, options.order), LocalEngine(slots))
-    total = len(configs)
-    print(f"{total} runs, {len(sweep.states)} finished before, {len(slots)} at once")
+    costs = measured_costs([RunDirectory(options.out, config) for config in configs], local_device(options.device))
+    tasks = ordered([make_task(config, operation, costs, options.max_hours, len(slots)) for config in configs],
+                    options.order)
+    queue = Queue(tasks, LocalEngine(slots))
+    left = finish_seconds([task.predicted for task in queue.waiting], len(slots))
+    print(f"{len(configs)} runs, {len(queue.states)} finished before; predicted {duration(left)} for the others, "
+          f"{len(slots)} at once on {costs.device.name}", flush=True)
+    with signals() as received, View(tasks, costs, len(slots)) as view:
+        queue.run(lambda: bool(received), view)
+    return conclude(queue, view)
 
-    def report(sweep: Sweep, line: str) -> None:
-        if line:
-            print(f"[{len(sweep.states)}/{total}] {line}", flush=True)
 
-    with signals() as received:
-        sweep.run(lambda: bool(received), report)
-    return sweep.exit_code()
+def conclude(queue: Queue, view: View) -> int:
+    """Last words; the exit code."""
+    if text := view.comparison():
+        print(text)
+    for name, outcome in queue.states.items():
+        if outcome.state in ("diverged", "failed"):
+            print(f"{name} {outcome.state}: {outcome.message}", file=sys.stderr)
+    code = queue.exit_code()
+    if code == 4:
+        print("not finished; the same command goes on", file=sys.stderr)
+    return code
+
+
+def named_device(name: str) -> Device:
+    """The device a listing is for; nothing is this machine."""
+    if not name:
+        return local_device("auto")
+    if name != "cpu" and name not in PEAK_FLOPS:
+        raise ConfigError(f"--list {name}: unknown device; expected cpu, {', '.join(PEAK_FLOPS)}")
+    return Device(name, name != "cpu")
+
+
+def show_status(folder: Path) -> int:
+    """Print where the runs of a folder stand."""
+    from rich.console import Console
+
+    directories = run_directories(folder)
+    costs = measured_costs(directories)
+    statuses = [status(directory, costs) for directory in directories]
+    if any(one.state != "done" for one in statuses):
+        Console(width=None if sys.stdout.isatty() else 200).print(table(statuses))
+    print(summary(statuses) or "no runs")
+    return 0
+
+
+def execute(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    """Do what the options ask for."""
+    if options.status is not None:
+        if not (options.status or options.out):
+            parser.error("--status needs a folder")
+        return show_status(Path(options.status or options.out))
+    needed = ["out"] if options.collect else ["grid"] if options.list is not None else ["grid", "data", "out"]
+    for name in needed:
+        if not getattr(options, name):
+            parser.error(f"--{name} is needed")
+    if options.collect:
+        counts = collect(options.out, options.collect)
+        print(f"{options.collect}: " + ", ".join(f"{count} {state}" for state, count in counts.items() if count))
+        return 0
+    if options.list is not None:
+        data = RowStore(options.data).name if options.data else None
+        configs = grid_runs(options.grid, data, options.max_budget)
+        known = [RunDirectory(options.out, config) for config in configs] if options.out else []
+        print(listing(configs, measured_costs(known, named_device(options.list))))
+        return 0
+    return train_grid(options)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -189,16 +183,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(argv)
     try:
-        if options.collect:
-            if options.out is None:
-                parser.error("--collect needs --out, the folder of the runs")
-            counts = collect(options.out, options.collect)
-            print(f"{options.collect}: " + ", ".join(f"{count} {state}" for state, count in counts.items() if count))
-            return 0
-        for name in ("grid", "data", "out"):
-            if not getattr(options, name):
-                parser.error(f"--{name} is needed")
-        return train_grid(options)
+        return execute(options, parser)
     except (ConfigError, ArchitectureError, DataError, RunError, SchemaError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
