@@ -74,7 +74,9 @@ class Costs:
     def add(self, attrs: Mapping[str, Any]) -> None:
         """Learn from one more finished run."""
         rate = attrs.get("flops_per_second", math.nan) / attrs.get("n_devices", 1)
-        if attrs.get("device_name") == self.device.name and rate > 0:
+        name = str(attrs.get("device_name", ""))
+        same = self.device.name.lower() in name.lower() if self.device.cuda else name == self.device.name
+        if same and rate > 0:
             self.ratios.append((attrs["width"], attrs["r"], rate))
 
     def rate(self, arch: Architecture) -> float:

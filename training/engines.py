@@ -40,8 +40,8 @@ class Task:
 class Engine(Protocol):
     """What the sweep asks of an engine."""
 
-    def room(self, task: Task) -> bool:
-        """Whether a task can be submitted now."""
+    def room(self, devices: int) -> bool:
+        """Whether tasks that need so many devices together can be submitted now."""
 
     def submit(self, tasks: Sequence[Task]) -> None:
         """Start tasks, or queue them."""
@@ -130,8 +130,8 @@ class LocalEngine:
         self.free = list(slots)
         self.running: list[tuple[Attempt, list[str]]] = []
 
-    def room(self, task: Task) -> bool:
-        return len(self.free) >= task.devices
+    def room(self, devices: int) -> bool:
+        return len(self.free) >= devices
 
     def submit(self, tasks: Sequence[Task]) -> None:
         for task in tasks:

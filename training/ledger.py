@@ -21,10 +21,20 @@ FINAL = ("done", "diverged")
 
 @dataclass(frozen=True)
 class Outcome:
-    """How an attempt at a run ended: `done`, `diverged`, `failed`, `oom`, `interrupted` or `busy`, and why."""
+    """How an attempt at a run ended: `done`, `diverged`, `failed`, `oom`, `interrupted` or `busy`, and why.
+
+    `final` says that the engine has made all further attempts itself, or that none is wanted.
+    """
 
     state: str
     message: str = ""
+    final: bool = False
+
+    def again(self, failures: int) -> bool:
+        """Whether the run deserves another attempt, after so many that failed, this one included."""
+        if self.final:
+            return False
+        return self.state in ("oom", "interrupted", "busy") or (self.state == "failed" and failures <= RETRIES)
 
 
 def record(directory: RunDirectory, **fields: Any) -> None:

@@ -70,28 +70,27 @@ class Queue:
 
     def start(self) -> None:
         """Submit what the engine has room for."""
-        while self.waiting and self.engine.room(self.waiting[0]):
+        batch: list[Task] = []
+        while self.waiting and self.engine.room(sum(task.devices for task in [*batch, self.waiting[0]])):
             task = self.waiting.pop(0)
-            if ledger.busy(task.directory):
-                self.elsewhere.append(task)
-                continue
-            self.running[task.config.run_id] = task
-            self.engine.submit([task])
+            (self.elsewhere if ledger.busy(task.directory) else batch).append(task)
+        self.running |= {task.config.run_id: task for task in batch}
+        if batch:
+            self.engine.submit(batch)
 
     def settle(self, task: Task, outcome: Outcome, stopping: bool) -> str:
         """Take note of an ended attempt, and put the run back where it deserves another; a line for the reader."""
         name = task.config.run_id
         self.running.pop(name)
         self.failures[name] = self.failures.get(name, 0) + (outcome.state == "failed")
-        again = outcome.state == "oom" or (outcome.state == "failed" and self.failures[name] <= ledger.RETRIES)
-        if outcome.state == "busy":
-            self.elsewhere.append(task)
-        elif again and not stopping:
-            self.waiting.insert(0, task)
-        else:
+        again = outcome.again(self.failures[name]) and not stopping
+        if not again:
             self.states[name] = outcome
-        after = "; again" if again and not stopping else ""
-        return f"{name}: {outcome.state}{': ' if outcome.message else ''}{outcome.message}{after}"
+        elif outcome.state == "busy":
+            self.elsewhere.append(task)
+        else:
+            self.waiting.insert(0, task)
+        return f"{name}: {outcome.state}{': ' if outcome.message else ''}{outcome.message}{'; again' if again else ''}"
 
     def look_elsewhere(self) -> None:
         """Every few seconds: take back runs that another process has left."""
@@ -108,6 +107,6 @@ class Queue:
     def exit_code(self) -> int:
         """0 all done, 3 some diverged or failed, 4 some not finished."""
         states = {outcome.state for outcome in self.states.values()}
-        if self.waiting or self.running or self.elsewhere or "interrupted" in states or "oom" in states:
+        if self.waiting or self.running or self.elsewhere or states - {*ledger.FINAL, "failed"}:
             return 4
         return 3 if states - {"done"} else 0

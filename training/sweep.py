@@ -15,7 +15,7 @@ from bayesloop.architecture import ArchitectureError
 from bayesloop.schema import SchemaError
 from training.collect import collect, run_directories
 from training.cost import Costs, Device, finish_seconds, local_device
-from training.engines import LocalEngine, Task, local_slots
+from training.engines import Engine, LocalEngine, Task, local_slots
 from training.grid import COMPILE_MODES, ConfigError, Operation, RunConfig
 from training.gridfile import read_grid
 from training.grids import GRIDS, distinct
@@ -42,18 +42,25 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--data", type=Path, help="row store, made by python -m training.tokens")
     parser.add_argument("--out", type=Path, help="folder that receives one folder per run")
     what = parser.add_argument_group("instead of training").add_mutually_exclusive_group()
-    what.add_argument("--list", nargs="?", const="", metavar="DEVICE",
-                      help="print runs, parameters, tokens, FLOPs, and predicted hours and memory on this machine, or "
-                           f"on cpu, {', '.join(PEAK_FLOPS)}")
+    what.add_argument("--list", action="store_true",
+                      help="print runs, parameters, tokens, FLOPs, and predicted hours and memory")
     what.add_argument("--status", nargs="?", const="", metavar="DIR", help="where the runs of a folder stand")
     what.add_argument("--collect", type=Path, metavar="FILE.h5",
                       help="write all runs of --out, finished or not, to one file, and their table to FILE.csv")
     how = parser.add_argument_group("how the runs execute (no effect on their results)")
     how.add_argument("--order", choices=ORDERS, default="longest",
                      help="longest first, or ascending budget for a deadline (default %(default)s)")
-    how.add_argument("--slots", type=int, help="runs at once on this machine (default: its GPUs, or its cores)")
+    how.add_argument("--on", metavar="DEVICE", default="",
+                     help=f"device to predict costs for: cpu, {', '.join(PEAK_FLOPS)} (default: this machine's)")
+    how.add_argument("--slots", type=int,
+                     help="runs at once (default: this machine's GPUs or cores; with slurm no limit of our own)")
     how.add_argument("--max-hours", type=float, default=12.0,
                      help="a run predicted to take longer gets 2, 4 or 8 GPUs (default %(default)s)")
+    how.add_argument("--engine", choices=("local", "slurm"), default="local", help="(default %(default)s)")
+    how.add_argument("--time-limit", type=float, default=12.0, metavar="HOURS",
+                     help="of a SLURM job, which goes on in the next one (default %(default)s)")
+    how.add_argument("--slurm", nargs="+", default=[], metavar="KEY=VALUE",
+                     help="parameters of submitit: slurm_partition=long slurm_account=me mem_gb=64 …")
     how.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     how.add_argument("--device-rows", type=int, help="sequences of one micro-batch (default by width and memory)")
     how.add_argument("--compile", choices=COMPILE_MODES, default="auto")
@@ -107,17 +114,29 @@ def train_grid(options: argparse.Namespace) -> int:
         check_data(config, store)
     names = {field.name for field in dataclasses.fields(Operation)} & set(vars(options))
     operation = Operation(**{name: getattr(options, name) for name in names})
-    slots = local_slots(options.device, options.threads, options.slots)
-    costs = measured_costs([RunDirectory(options.out, config) for config in configs], local_device(options.device))
-    tasks = ordered([make_task(config, operation, costs, options.max_hours, len(slots)) for config in configs],
+    known = [RunDirectory(options.out, config) for config in configs]
+    costs = measured_costs(known, chosen_device(options.on, options.device))
+    engine, slots, most = make_engine(options, costs.device.cuda, len(configs))
+    tasks = ordered([make_task(config, operation, costs, options.max_hours, most) for config in configs],
                     options.order)
-    queue = Queue(tasks, LocalEngine(slots))
-    left = finish_seconds([task.predicted for task in queue.waiting], len(slots))
+    queue = Queue(tasks, engine)
+    left = finish_seconds([task.predicted for task in queue.waiting], slots)
     print(f"{len(configs)} runs, {len(queue.states)} finished before; predicted {duration(left)} for the others, "
-          f"{len(slots)} at once on {costs.device.name}", flush=True)
-    with signals() as received, View(tasks, costs, len(slots)) as view:
+          f"{slots} at once on {costs.device.name}", flush=True)
+    with signals() as received, View(tasks, costs, slots) as view:
         queue.run(lambda: bool(received), view)
     return conclude(queue, view)
+
+
+def make_engine(options: argparse.Namespace, cuda: bool, runs: int) -> tuple[Engine, int, int]:
+    """The engine, how many runs execute at once, and how many devices one run may have."""
+    if options.engine == "slurm":
+        from training.slurm import SlurmEngine
+
+        parameters = dict(pair.partition("=")[::2] for pair in options.slurm)
+        return SlurmEngine(options.out, cuda, options.time_limit, options.slots, parameters), options.slots or runs, 8
+    slots = local_slots(options.device, options.threads, options.slots)
+    return LocalEngine(slots), len(slots), len(slots)
 
 
 def conclude(queue: Queue, view: View) -> int:
@@ -133,13 +152,13 @@ def conclude(queue: Queue, view: View) -> int:
     return code
 
 
-def named_device(name: str) -> Device:
-    """The device a listing is for; nothing is this machine."""
+def chosen_device(name: str, device: str) -> Device:
+    """The device costs are predicted for: a named one, or what `device` (auto, cpu, cuda) means on this machine."""
     if not name:
-        return local_device("auto")
+        return local_device(device)
     if name != "cpu" and name not in PEAK_FLOPS:
-        raise ConfigError(f"--list {name}: unknown device; expected cpu, {', '.join(PEAK_FLOPS)}")
-    return Device(name, name != "cpu")
+        raise ConfigError(f"--on {name}: unknown device; expected cpu, {', '.join(PEAK_FLOPS)}")
+    return local_device("cpu") if name == "cpu" else Device(name, True)
 
 
 def show_status(folder: Path) -> int:
@@ -161,7 +180,7 @@ def execute(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int
         if not (options.status or options.out):
             parser.error("--status needs a folder")
         return show_status(Path(options.status or options.out))
-    needed = ["out"] if options.collect else ["grid"] if options.list is not None else ["grid", "data", "out"]
+    needed = ["out"] if options.collect else ["grid"] if options.list else ["grid", "data", "out"]
     for name in needed:
         if not getattr(options, name):
             parser.error(f"--{name} is needed")
@@ -169,11 +188,11 @@ def execute(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int
         counts = collect(options.out, options.collect)
         print(f"{options.collect}: " + ", ".join(f"{count} {state}" for state, count in counts.items() if count))
         return 0
-    if options.list is not None:
+    if options.list:
         data = RowStore(options.data).name if options.data else None
         configs = grid_runs(options.grid, data, options.max_budget)
         known = [RunDirectory(options.out, config) for config in configs] if options.out else []
-        print(listing(configs, measured_costs(known, named_device(options.list))))
+        print(listing(configs, measured_costs(known, chosen_device(options.on, options.device))))
         return 0
     return train_grid(options)
 
