@@ -218,6 +218,21 @@ def test_collecting_an_unfinished_sweep(start: Start, grid: list[RunConfig], tmp
     assert len(before) == path.stat().st_size
 
 
+def test_a_terminal_sees_what_runs(start: Start, grid: list[RunConfig], monkeypatch: pytest.MonkeyPatch,
+                                   capsys: pytest.CaptureFixture) -> None:
+    monkeypatch.setattr("training.view.REFRESH_SECONDS", 0.1)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "200")
+    assert start(["slow"], ["slow"], ["fail", "slow"]) == 0
+    printed = capsys.readouterr().out
+    assert "running" in printed
+    assert "1 done, 2 running" in printed or "2 running, 1 waiting" in printed
+    assert "left on 2 at once" in printed
+    assert f"{grid[2].run_id}: failed: a made-up fail; again" in printed
+    assert "3 runs took" not in printed  # two attempts at one of them: its time is no measure
+    assert "2 runs took" in printed
+
+
 def test_status_of_a_folder(start: Start, grid: list[RunConfig], tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     assert start(["diverged"], ["fail"]) == 3
     waiting = RunDirectory(tmp_path / "runs", dataclasses.replace(grid[0], seed=1))
