@@ -83,6 +83,7 @@ class Attempt:
         self.task, self.devices, self.begun = task, tuple(devices), time.monotonic()
         directory = task.directory
         directory.create()
+        self.before = directory.read_state()
         threads = str(task.operation.threads)
         environment = os.environ | {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
         if devices:
@@ -98,7 +99,7 @@ class Attempt:
         if code is None:
             return None
         directory = self.task.directory
-        outcome = ledger.conclude(directory, code)
+        outcome = ledger.conclude(directory, code, self.before)
         if outcome.state != "busy":
             rows = directory.read_state().get("device_rows")
             ledger.record(directory, outcome=outcome.state, message=outcome.message, exit_code=code, device_rows=rows,
@@ -106,9 +107,15 @@ class Attempt:
         return outcome
 
     def stop(self, now: bool = False) -> None:
-        """Ask the process to checkpoint and end, or end it now."""
-        if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL) if now else self.process.terminate()
+        """Ask the run to checkpoint and end, or end it now. To be repeated: a team that starts up does not hear."""
+        if self.process.poll() is not None:
+            return
+        if self.task.devices == 1:
+            self.process.kill() if now else self.process.terminate()
+        elif now:
+            self.process.terminate()  # torchrun ends its workers, within 30 s
+        elif (leader := ledger.owner(self.task.directory)) is not None:
+            os.kill(leader, signal.SIGUSR2)  # past torchrun, which would leave its workers 30 s
 
 
 def _stop_with_parent() -> None:

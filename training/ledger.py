@@ -64,24 +64,44 @@ def busy(directory: RunDirectory) -> bool:
     return directory.lock.exists() and not stale(directory.lock)
 
 
+def owner(directory: RunDirectory) -> int | None:
+    """Process of this machine that trains the run, if there is one."""
+    try:
+        lock = json.loads(directory.lock.read_text())
+    except (OSError, ValueError):
+        return None
+    mine = lock.get("host") == socket.gethostname() and busy(directory)
+    return int(lock["pid"]) if mine else None
+
+
 def device_rows(directory: RunDirectory) -> int | None:
     """Micro-batch after the last out of memory: half of what it ran out with; None where that never happened."""
     lines = [line for line in records(directory) if line.get("outcome") == "oom" and line.get("device_rows")]
     return max(1, lines[-1]["device_rows"] // 2) if lines else None
 
 
-def conclude(directory: RunDirectory, returncode: int) -> Outcome:
-    """What an attempt whose process has ended with `returncode` came to, from the files it left."""
+def conclude(directory: RunDirectory, returncode: int, before: dict[str, Any]) -> Outcome:
+    """What an attempt came to, from the files it left.
+
+    Parameters
+    ----------
+    directory : RunDirectory
+    returncode : int
+        Of its process, or of torchrun, which has codes of its own.
+    before : dict
+        The run's state.json as the attempt found it: what it has not replaced says nothing about it.
+    """
     if finished := directory.finished():
         return Outcome(finished, str(directory.read_state().get("message", "")))
-    if returncode in (4, -2, -15):  # signals that ask a process to stop, before it could answer
+    state = directory.read_state()
+    said = "" if state == before else state.get("state")
+    if said == "interrupted" or returncode in (4, -2, -15):  # or asked to stop before it could answer
         return Outcome("interrupted", "asked to stop")
     if returncode < 0:
         return Outcome("failed", f"killed by signal {-returncode}" + (" (out of memory?)" if returncode == -9 else ""))
     if busy(directory):
         return Outcome("busy", "another process trains this run")
-    state = directory.read_state()
-    if state.get("state") == "failed":
+    if said == "failed":
         return Outcome("oom" if state.get("reason") == "memory" else "failed", str(state.get("message", "")))
     return Outcome("failed", f"exit code {returncode}: {_last_line(directory)}")
 

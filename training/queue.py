@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -10,7 +11,7 @@ from training import ledger
 from training.engines import Engine, Task
 from training.ledger import Outcome
 
-LOOK_SECONDS, BUSY_SECONDS = 0.1, 5.0
+LOOK_SECONDS, BUSY_SECONDS, STOP_SECONDS = 0.1, 5.0, 5.0
 
 
 class Watcher(Protocol):
@@ -50,12 +51,12 @@ class Queue:
 
     def run(self, stopping: Callable[[], bool], watcher: Watcher) -> None:
         """Train until nothing is left, or until asked to stop and everything has checkpointed."""
-        told = False
+        told = -math.inf
         try:
             while self.running or (not stopping() and (self.waiting or self.elsewhere)):
-                if stopping() and not told:
+                if stopping() and time.monotonic() - told >= STOP_SECONDS:
                     self.engine.stop()
-                    told = True
+                    told = time.monotonic()
                 for task, outcome in self.engine.poll():
                     line = self.settle(task, outcome, stopping())
                     watcher.ended(task, outcome, line, len(self.states))

@@ -59,9 +59,9 @@ class SlurmJob:
     def checkpoint(self) -> DelayedSubmission:
         """Called by submitit when the job is about to end: have the run checkpoint, and queue it again."""
         if self.attempt is not None:
-            self.attempt.stop()
-            self.attempt.process.wait()
-            self.attempt.ended()
+            while self.attempt.ended() is None:
+                self.attempt.stop()
+                time.sleep(1)
         return DelayedSubmission(SlurmJob(self.task))
 
 

@@ -126,6 +126,29 @@ def test_everything_killed_half_way_goes_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_team_that_is_stopped_goes_on_alone(tiny: TinyRun, operation: Operation) -> None:
+    config = tiny(400)
+    engine = engines.LocalEngine(["", ""])
+    engine.submit([Task(config, operation, devices=2)])
+    while steps(operation.out).get(config.run_id, 0) < 20:
+        assert not engine.poll()
+        time.sleep(0.02)
+    engine.stop()
+    assert until_ended(engine) == "interrupted"
+    assert 20 <= steps(operation.out)[config.run_id] < 400
+    engine.submit([Task(config, operation)])
+    assert until_ended(engine) == "done"
+    attrs = read_run(operation.out / config.run_id / "curve.h5").attrs
+    assert (attrs["resumes"], attrs["tokens"]) == (1, 400 * 128)
+
+
+def until_ended(engine: engines.LocalEngine) -> str:
+    while not (ended := engine.poll()):
+        time.sleep(0.02)
+    return ended[0][1].state
+
+
+@pytest.mark.slow
 def test_micro_ci_on_this_machine(tmp_path: Path) -> None:
     store = synthetic_store(tmp_path / "rows", rows=4_000, val_rows=4_096)
     path = tmp_path / "sweep.h5"
