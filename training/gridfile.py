@@ -112,11 +112,10 @@ class _Reader:
         for key in ("budgets", axis, "r"):
             if key not in cell:
                 raise self.error(f"a cell of the {self.values['recipe']} recipe needs {key}", "cell", index)
-        if unused := {"sizes", "widths"} - {axis} & set(cell):
-            key = unused.pop()
-            if key in cell:
-                raise self.error(f"{key} in a cell of the {self.values['recipe']} recipe; expected {axis}", "cell",
-                                 index, key)
+        other = "widths" if axis == "sizes" else "sizes"
+        if other in cell:
+            raise self.error(f"{other} in a cell of the {self.values['recipe']} recipe; expected {axis}", "cell", index,
+                             other)
         product = itertools.product(cell["budgets"], cell[axis], cell["r"], cell.get("seeds", [42]))
         return [self.run(index, cell, float(budget), size, r, seed) for budget, size, r, seed in product]
 
