@@ -19,7 +19,8 @@ from arviz_base import from_dict
 import bayesloop
 from bayesloop.convergence import Convergence, assess
 from bayesloop.errors import ErrorModel
-from bayesloop.laws import Law
+from bayesloop.identification import doubts
+from bayesloop.laws import Law, LawError
 from bayesloop.model import Model, build_model
 from bayesloop.runs import check_identifiable, fingerprint
 from bayesloop.sampling import STRETCH, Draws, Settings, quick_compile, run_nuts
@@ -58,8 +59,8 @@ def fit(runs: pd.DataFrame, law: str | Law = "recurrence", errors: str | ErrorMo
     DataTree
         Groups posterior, sample_stats, log_likelihood, log_prior, prior, prior_predictive, posterior_predictive,
         observed_data, constant_data; dims chain, draw, run, probe, r. The attributes carry law, priors, data hash,
-        versions, seed and the verdict on convergence (`converged`: 1 or 0, `verdict`: a sentence). A fit that has
-        not converged is repeated once with a stricter sampler, and says so.
+        versions, seed, the verdict on convergence (`converged`: 1 or 0, `verdict`: a sentence) and `doubts`: what the
+        runs did not decide. A fit that has not converged is repeated once with a stricter sampler, and says so.
 
     Raises
     ------
@@ -67,18 +68,31 @@ def fit(runs: pd.DataFrame, law: str | Law = "recurrence", errors: str | ErrorMo
         If a name, prior or fixed value is impossible, or the table cannot identify the law.
     """
     model = build_model(runs, law, errors, phi, share, priors, fix)
-    free = [name for name in model.law.priors if name not in model.fix]
-    check_identifiable(runs, law_has_phi="phi" in free, n_parameters=len(free))
+    n_free = sum(math.prod(model.shape(name)) for name in model.priors)
+    check_identifiable(runs, law_has_phi="phi" in model.priors, n_parameters=n_free)
     settings = Settings(num_warmup, num_samples, target_accept_prob, max_tree_depth)
+    _check_sampling(settings, num_chains, seed)
     draws, convergence = _attempt(model, settings, num_chains, seed, progress)
     attempts = [convergence]
     if not convergence.converged:
-        settings = Settings(2 * num_warmup, 2 * num_samples, *STRICTER)
+        stricter = (max(own, least) for own, least in zip((target_accept_prob, max_tree_depth), STRICTER, strict=True))
+        settings = Settings(2 * num_warmup, 2 * num_samples, *stricter)  # type: ignore[arg-type]
         draws, convergence = _attempt(model, settings, num_chains, seed + 1, progress)
         attempts.append(convergence)
     tree = _tree(model, draws, seed)
     tree.attrs.update(_provenance(model, runs, settings, num_chains, seed), **_evidence(attempts))
+    tree.attrs.update(sampler_seed=seed + len(attempts) - 1, doubts=json.dumps(doubts(tree)))
     return tree
+
+
+def _check_sampling(settings: Settings, num_chains: int, seed: int) -> None:
+    for name, value, low, high in (
+            ("num_warmup", settings.num_warmup, 1, 10**7), ("num_samples", settings.num_samples, 4, 10**7),
+            ("num_chains", num_chains, 1, 10**4), ("seed", seed, 0, 2**32 - 2),
+            ("target_accept_prob", settings.target_accept_prob, 0.01, 0.9999),
+            ("max_tree_depth", settings.max_tree_depth, 1, 20)):
+        if not low <= value <= high:
+            raise LawError(f"{name} is {value}; expected {low} to {high}")
 
 
 def _attempt(model: Model, settings: Settings, num_chains: int, seed: int,
@@ -95,7 +109,8 @@ def _attempt(model: Model, settings: Settings, num_chains: int, seed: int,
     keys = jax.random.split(jax.random.key(seed), num_chains)
     draws = run_nuts(model, model.layout.data, keys, settings, progress=advance)
     free = {name: draws.values[name] for name in model.priors}
-    return draws, assess(free, draws.stats, settings.max_tree_depth)
+    labels = {name: [model.coords[dim] for dim in model.dims(name)] for name in free}
+    return draws, assess(free, draws.stats, settings.max_tree_depth, labels)
 
 
 def _tree(model: Model, draws: Draws, seed: int) -> xr.DataTree:

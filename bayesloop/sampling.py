@@ -95,7 +95,7 @@ def run_nuts(model: Callable, data: Mapping[str, Any], keys: jax.Array, settings
                     progress(STRETCH)
         return jax.tree.map(lambda *parts: np.concatenate(parts), *kept)
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(_cores()) as pool:
         try:
             chains = list(pool.map(run, range(len(keys))))
         except BaseException:  # an interrupt too: the other chains end at their next stretch
@@ -103,6 +103,11 @@ def run_nuts(model: Callable, data: Mapping[str, Any], keys: jax.Array, settings
             raise
     values, stats = jax.tree.map(lambda *arrays: np.stack(arrays), *chains)
     return Draws(values, stats)
+
+
+def _cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _compile(model: Callable, key: jax.Array, data: Any, settings: Settings) -> tuple[Any, ...]:

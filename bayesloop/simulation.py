@@ -64,7 +64,8 @@ def simulate(model: Model, key: jax.Array, num: int, parameters: Mapping[str, An
     """
     given = _given(model, parameters or {}, num)
     propose = _compiled(model)
-    values, loss, possible, redrawn = {}, np.zeros(0), np.zeros(num, bool), 0
+    values: dict[str, np.ndarray] = {}
+    loss, possible, redrawn = np.zeros(0), np.zeros(num, bool), 0
     for round_key in jax.random.split(key, ROUNDS):
         drawn, seen, fine = jax.tree.map(np.asarray, propose(given, jax.random.split(round_key, num)))
         take = fine & ~possible

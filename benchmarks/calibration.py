@@ -239,7 +239,7 @@ def main() -> None:
     parser.add_argument("--replicates", type=int, default=500)
     parser.add_argument("--law", nargs="+", choices=list(LAWS), default=list(LAWS))
     parser.add_argument("--errors", nargs="+", choices=list(ERRORS), default=list(ERRORS))
-    parser.add_argument("--where", default="probe == 'baseline'", help="runs of data/paper_grid.csv to simulate")
+    parser.add_argument("--where", default="probe == 'baseline'", help="runs that give the design")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=RESULTS / "calibration.json")
     args = parser.parse_args()
