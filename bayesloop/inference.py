@@ -23,7 +23,7 @@ from bayesloop.identification import doubts
 from bayesloop.laws import Law, LawError
 from bayesloop.model import Model, build_model
 from bayesloop.runs import check_identifiable, fingerprint
-from bayesloop.sampling import STRETCH, Draws, Settings, run_nuts
+from bayesloop.sampling import STRETCH, Draws, Settings, quick_compile, run_nuts
 from bayesloop.schema import SCHEMA_VERSION
 
 STRICTER = (0.99, 12)  # target_accept_prob and max_tree_depth of the one retry, which also doubles both counts
@@ -115,13 +115,12 @@ def _attempt(model: Model, settings: Settings, num_chains: int, seed: int,
 
 def _tree(model: Model, draws: Draws, seed: int) -> xr.DataTree:
     posterior = {name: draws.values[name] for name in model.priors}
-    simulate = _simulator(model)
     n_chains, n_draws = draws.stats["n_steps"].shape
     keys = jax.random.split(jax.random.key(seed), n_chains + 2)
+    simulate = _simulator(model, {name: value[0] for name, value in posterior.items()}, keys[0])
     parts = [simulate({name: value[i] for name, value in posterior.items()}, keys[i]) for i in range(n_chains)]
     log_likelihood, replicated, log_prior = jax.tree.map(lambda *arrays: np.stack(arrays), *parts)
-    prior = {name: prior.distribution().sample(key, (n_draws, *model.shape(name))) for (name, prior), key
-             in zip(model.priors.items(), jax.random.split(keys[-1], len(model.priors)), strict=True)}
+    prior = _draw_prior(model, keys[-1], n_draws)
     _, prior_loss, _ = simulate(prior, keys[-2])
     stats = {**draws.stats, "tree_depth": np.ceil(np.log2(draws.stats["n_steps"] + 1)).astype(int)}
     groups = {
@@ -137,7 +136,7 @@ def _tree(model: Model, draws: Draws, seed: int) -> xr.DataTree:
     return from_dict(groups, coords={dim: model.coords[dim] for dim in used}, dims=dims)
 
 
-def _simulator(model: Model) -> Callable:
+def _simulator(model: Model, example: dict[str, Any], key: Any) -> Callable:
     """Compiled (draws, key) → log likelihood and replicated loss by draw and run, log prior by parameter."""
     data = {name: jax.tree.map(jnp.asarray, value) for name, value in model.layout.data.items()}
 
@@ -150,7 +149,14 @@ def _simulator(model: Model) -> Callable:
     def many(values: dict, key: Any) -> tuple[Any, Any, dict]:
         return jax.vmap(one)(values, jax.random.split(key, len(next(iter(values.values())))))
 
-    return jax.jit(many)
+    return quick_compile(jax.jit(many).lower(example, key))
+
+
+def _draw_prior(model: Model, key: Any, num: int) -> dict[str, Any]:
+    """Draws of each parameter, flat first: one shape for most of them is one program to compile."""
+    keys = jax.random.split(key, len(model.priors))
+    return {name: prior.distribution().sample(one, (num * math.prod(model.shape(name)),)).reshape(
+        num, *model.shape(name)) for (name, prior), one in zip(model.priors.items(), keys, strict=True)}
 
 
 def _provenance(model: Model, runs: pd.DataFrame, settings: Settings, num_chains: int, seed: int) -> dict[str, Any]:
