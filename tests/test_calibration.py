@@ -17,7 +17,7 @@ from benchmarks.calibration import LEVELS, Calibration, band, calibrate, chi2_p,
 from tests import plain
 
 REPLICATES = 40
-QUICK = Settings(num_warmup=250, num_samples=250)
+QUICK, RETRY = Settings(250, 250), Settings(500, 500, 0.99)
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def smallest(found: Calibration) -> float:
 
 def test_posteriors_are_calibrated(model: Model) -> None:
     """At 1 %: of a hundred seeds one would fail. Every data set is counted."""
-    found = calibrate(model, REPLICATES, first=QUICK)
+    found = calibrate(model, REPLICATES, first=QUICK, retry=RETRY)
     assert smallest(found) > 0.01
     assert {name: counts.sum() for name, counts in found.counts.items()} == dict.fromkeys(model.priors, REPLICATES)
     assert found.failed <= found.failed_first == len(found.failed_truth)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import jax
 import numpy as np
 import numpyro
@@ -12,6 +10,7 @@ import pandas as pd
 import pytest
 from arviz_stats.base import array_stats
 
+from bayesloop import sampling
 from bayesloop.model import Model, build_model
 from bayesloop.sampling import STRETCH, Settings, run_nuts
 from tests import plain
@@ -74,7 +73,7 @@ def test_seeds_and_cores() -> None:
 
     def draw(keys: jax.Array, cores: int) -> np.ndarray:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(os, "cpu_count", lambda: cores)
+            patch.setattr(sampling, "_cores", lambda: cores)
             return run_nuts(pair, data, keys, settings).values["pair"]
 
     first = draw(keys, 2)
