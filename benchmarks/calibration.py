@@ -59,7 +59,7 @@ class Calibration:
     failed_first, failed : int
         Data sets whose chain did not pass at once, and after the retry; both kinds are counted in the ranks.
     failed_truth : list of dict
-        True parameters of the data sets that did not pass at once, with `passed` after the retry.
+        True parameters of the data sets that did not pass after the retry either.
     divergences_first, divergences : int
         Divergent transitions after warm-up in the first attempts, and in what the ranks come from.
     wall_s, cpu_s : float
@@ -115,14 +115,13 @@ def calibrate(model: Model, replicates: int, seed: int = 0, fitted: Model | None
         for name, values in thinned.items():
             values[which] = _thin(again.values[name])
         diverging[which] = again.stats["diverging"].sum(1)
-    failed = failed if failed_first else failed[:0]
-    truth = [{**{name: values[i].tolist() for name, values in simulated.parameters.items()}, "passed": not again_failed}
-             for i, again_failed in zip(which, failed.tolist(), strict=True)]
+        which = which[failed]
+    truth = [{name: values[i].tolist() for name, values in simulated.parameters.items()} for i in which]
     ranks = _ranks(thinned, simulated.parameters)
     return Calibration(
         {name: np.bincount(rank, minlength=LEVELS) for name, rank in ranks.items()},
         {name: _coverage(rank) for name, rank in ranks.items()}, replicates, simulated.redrawn, failed_first,
-        int(failed.sum()), truth, divergences_first, int(diverging.sum()), time.perf_counter() - wall,
+        len(which), truth, divergences_first, int(diverging.sum()), time.perf_counter() - wall,
         time.process_time() - cpu)
 
 
@@ -257,7 +256,8 @@ def main() -> None:
             results[label] = {**found.__dict__, "counts": counts, "tests": tests, "where": args.where,
                               "seed": args.seed}
             with replacing(args.out) as temporary:
-                Path(temporary).write_text(json.dumps(results, indent=1) + "\n")
+                lines = (f"{json.dumps(label)}: {json.dumps(result)}" for label, result in results.items())
+                Path(temporary).write_text("{\n" + ",\n".join(lines) + "\n}\n")
             draw(results, args.out.with_suffix(".svg"))
 
 

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,23 +71,27 @@ def start(rounds: int, folder: Path) -> dict[str, Any]:
 def peers(rounds: int, folder: Path) -> dict[str, Any]:
     """This package, and the same model in PyMC with nutpie, in the coordinates of either."""
     files = {name: folder / f"{name}.nc" for name in ("bayesloop", "nutpie natural", "nutpie centred")}
-    found = in_turns(rounds, {name: (lambda file=file: run("one_fit", TABLE, file, *BASELINE)) if name == "bayesloop"
-                              else (lambda name=name, file=file: run("peer_fit", TABLE, file, *BASELINE, "--coordinates",
-                                                                     name.split()[1])) for name, file in files.items()})
+
+    def one(name: str) -> dict[str, Any]:
+        if name == "bayesloop":
+            return run("one_fit", TABLE, files[name], *BASELINE)
+        return run("peer_fit", TABLE, files[name], *BASELINE, "--coordinates", name.split()[1])
+
+    found = in_turns(rounds, {name: partial(one, name) for name in files})
     draws = {name: posterior(file) for name, file in files.items()}
     ours = found["bayesloop"]
     print(f"\n{'':18}{'seconds':>9}{'ratio':>7}{'CPU s':>8}{'ratio':>7}{'ESS phi':>9}{'ESS/s':>8}{'ratio':>7}"
           f"{'steps':>8}{'apart':>7}")
-    for name, one in found.items():
-        one["ess_phi"] = ess(draws[name]["phi"], "bulk")
-        one["ess_per_s"] = one["ess_phi"] / one["stages"]["saved"]
-        one["apart"] = apart(draws[name], draws["bayesloop"]) if name != "bayesloop" else {}
-        worst = max((abs(z) for pair in one["apart"].values() for z in pair), default=0.0)
-        print(f"{name:18}{one['stages']['saved']:9.1f}{one['stages']['saved'] / ours['stages']['saved']:7.1f}"
-              f"{one['cpu_s']:8.1f}{one['cpu_s'] / ours['cpu_s']:7.1f}{one['ess_phi']:9.0f}{one['ess_per_s']:8.0f}"
-              f"{one['ess_per_s'] / ours['ess_per_s']:7.2f}{one['n_steps']:8.0f}{worst:7.1f}")
-    print("steps: leapfrog steps a draw; apart: largest difference of a posterior mean or sd from bayesloop's, in Monte "
-          f"Carlo standard errors, of {2 * len(NAMES)}; ESS/s: of phi, per second from the start of the process")
+    for name, fit in found.items():
+        fit["ess_phi"] = ess(draws[name]["phi"], "bulk")
+        fit["ess_per_s"] = fit["ess_phi"] / fit["stages"]["saved"]
+        fit["apart"] = apart(draws[name], draws["bayesloop"]) if name != "bayesloop" else {}
+        worst = max((abs(z) for pair in fit["apart"].values() for z in pair), default=0.0)
+        print(f"{name:18}{fit['stages']['saved']:9.1f}{fit['stages']['saved'] / ours['stages']['saved']:7.1f}"
+              f"{fit['cpu_s']:8.1f}{fit['cpu_s'] / ours['cpu_s']:7.1f}{fit['ess_phi']:9.0f}{fit['ess_per_s']:8.0f}"
+              f"{fit['ess_per_s'] / ours['ess_per_s']:7.2f}{fit['n_steps']:8.0f}{worst:7.1f}")
+    print("steps: leapfrog steps a draw; ESS/s: of phi, per second from the start of the process; apart: largest of "
+          f"{2 * len(NAMES)} differences\nof posterior means and sds from bayesloop's, in Monte Carlo standard errors")
     return found
 
 
@@ -152,10 +157,12 @@ PARTS = {"start": start, "peers": peers, "growth": growth}
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="default: all")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; default: all")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "inference.json")
     args = parser.parse_args()
+    if unknown := set(args.parts) - set(PARTS):
+        parser.error(f"unknown part {', '.join(sorted(unknown))}; expected one of {', '.join(PARTS)}")
     from bayesloop.schema import replacing
     from benchmarks.peer_fit import check_priors
 
