@@ -1,3 +1,4 @@
+# The packages' tests run apart: training forks processes, which JAX does not bear in its own.
 # Both targets set up what they need in .venv; PYTHON chooses the interpreter.
 PYTHON ?= python3
 BIN := .venv/bin
@@ -10,14 +11,17 @@ demo: .venv/bayesloop
 test: .venv/all
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -m "not slow"
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest tests --ignore tests/training -m "not slow"
+	$(BIN)/python -m pytest tests/training -m "not slow"
+	$(BIN)/python -m pytest tests --ignore tests/training -m slow
+	$(BIN)/python -m pytest tests/training -m slow
 	bash tests/newer_python.sh
 
 fast: .venv/all
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest tests --ignore tests/training -m "not slow"
+	$(BIN)/python -m pytest tests/training -m "not slow"
 
 # A looped model (r = 4, width 24) on real text: fetches Debian's documentation, then trains for about two minutes.
 run: .venv/all
