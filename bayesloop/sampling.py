@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from concurrent.futures import CancelledError, ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from threading import Event, Lock
 from typing import Any
@@ -81,12 +81,12 @@ def run_nuts(model: Callable, data: Mapping[str, Any], keys: jax.Array, settings
     start, advance, finish = _compile(model, keys[0], own(0), settings)
     stop, lock = Event(), Lock()
 
-    def run(chain: int) -> tuple[dict, dict]:
+    def run(chain: int) -> Any:
         mine = own(chain)
         state, kept = start(keys[chain], mine), []
         for stretch in range(warmup + samples):
             if stop.is_set():
-                raise CancelledError
+                return None
             state, (positions, stats) = jax.block_until_ready(advance(state, mine))
             if stretch >= warmup:
                 kept.append((finish(positions, mine), stats))
@@ -96,11 +96,12 @@ def run_nuts(model: Callable, data: Mapping[str, Any], keys: jax.Array, settings
         return jax.tree.map(lambda *parts: np.concatenate(parts), *kept)
 
     with ThreadPoolExecutor(_cores()) as pool:
+        futures = [pool.submit(run, chain) for chain in range(len(keys))]
         try:
-            chains = list(pool.map(run, range(len(keys))))
-        except BaseException:  # an interrupt too: the other chains end at their next stretch
+            wait(futures, return_when=FIRST_EXCEPTION)
+        finally:  # after an interrupt or a fault the other chains end at their next stretch
             stop.set()
-            raise
+    chains = [future.result() for future in futures]
     values, stats = jax.tree.map(lambda *arrays: np.stack(arrays), *chains)
     return Draws(values, stats)
 
