@@ -16,6 +16,7 @@ _HOME = {
     "save": "posterior", "load": "posterior",
     "point_fit": "pointfit",
     "compare": "comparison",
+    "predict": "decisions", "equivalent": "decisions", "optimum": "frontier", "exponents": "exponents",
 }
 __all__ = ["__version__", *_HOME]
 

@@ -47,6 +47,10 @@ A typical way through:
 
   bayesloop compare posterior.nc                 φ by probe, and Δφ with credible intervals
 
+  bayesloop optimum posterior.nc                 how large a model, at what loss, for a budget
+
+  bayesloop plan posterior.nc --budget 1e18      what the next runs would tell, and which to buy
+
 Every command has --json. Exit codes: 0 done, 1 bad input, 2 wrong usage, 3 not converged, 4 interrupted.""")
 
 Runs = Annotated[Path, typer.Argument(help="Table of runs: CSV, parquet, HDF5 run or sweep file, or a folder.")]
@@ -245,3 +249,6 @@ def _read(path: Path, columns: Sequence[str] | None, units: Sequence[str] | None
     runs = read_runs(path, columns=pairs(columns, "--columns"), units=pairs(units, "--units"), injection=injection,
                      allow=tuple(allow or ()))
     return select(runs, where) if where else runs
+
+
+from bayesloop import cli_decisions  # noqa: E402, F401  registers its commands after those above
