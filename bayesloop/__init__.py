@@ -17,6 +17,7 @@ _HOME = {
     "point_fit": "pointfit",
     "compare": "comparison",
     "predict": "decisions", "equivalent": "decisions", "optimum": "frontier", "exponents": "exponents",
+    "plan": "planning", "cheapest": "planning", "rank": "planning", "design_runs": "designs",
 }
 __all__ = ["__version__", *_HOME]
 

@@ -251,4 +251,4 @@ def _read(path: Path, columns: Sequence[str] | None, units: Sequence[str] | None
     return select(runs, where) if where else runs
 
 
-from bayesloop import cli_decisions  # noqa: E402, F401  registers its commands after those above
+from bayesloop import cli_decisions, cli_plan  # noqa: E402, F401  register their commands after those above

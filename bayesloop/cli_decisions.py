@@ -1,34 +1,35 @@
-"""The commands that decide: predict, optimum, equivalent, plan. `cli` has the others, and what all share."""
+"""The commands predict, optimum and equivalent. `cli` has what all commands share, `cli_plan` the command plan."""
 
 from __future__ import annotations
 
-import re
 from itertools import product
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from bayesloop.cli import Json, Probability, command
-from bayesloop.console import intervals, pairs, print_json, print_table, say, warn
-from bayesloop.schema import InputError, replacing
+from bayesloop.cli_options import (
+    Csv,
+    Figure_,
+    Force,
+    Model,
+    Posteriors,
+    Probe,
+    Several,
+    Weights,
+    changes,
+    counts,
+    emit,
+    load_all,
+    percent,
+    several,
+    shares,
+    short,
+)
+from bayesloop.console import intervals, print_table, say, warn
 
 if TYPE_CHECKING:
     import pandas as pd
-    import xarray as xr
-
-Posteriors = Annotated[list[Path], typer.Argument(help="Posterior files of the same runs, one or one for each law.")]
-Weights = Annotated[str | None, typer.Option(help="Weights of the posteriors, such as 0.3,0.7; default equal.")]
-Probe = Annotated[str, typer.Option(help="Recipe.")]
-Model = Annotated[list[str] | None, typer.Option("--model", metavar="NAME=VALUE", help=(
-    "What differs from the recipe's models: depth, ends, head_dim, vocab_size, seq_len, batch_tokens, scheme, "
-    "bptt_k (a number or half), lanes, convention, injection."))]
-Force = Annotated[bool, typer.Option("--force", help="Accept a posterior that did not converge.")]
-Csv = Annotated[Path | None, typer.Option("--out", help="Write the table as CSV, in full precision.")]
-Figure_ = Annotated[Path | None, typer.Option("--figure", help="Write the figure as FIGURE.svg and FIGURE.png.")]
-Several = "Number, or several with commas; K, M, B, T for thousands to trillions."
-
-_SUFFIX = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
 
 @command
@@ -48,9 +49,9 @@ def predict(posteriors: Posteriors, r: Annotated[str, typer.Option(help=f"Recurr
     asked = {"r": r, "width": width, "n_once": n_once, "n_rec": n_rec, "tokens": tokens, "budget": budget}
     lists = {name: several(text, name) for name, text in asked.items() if text is not None}
     configs = pd.DataFrame(list(product(*lists.values())), columns=list(lists)).assign(probe=probe)
-    table = forecast(_load(posteriors), configs, weights=_weights(weights), family=changes(model), prob=prob,
+    table = forecast(load_all(posteriors), configs, weights=shares(weights), family=changes(model), prob=prob,
                      force=force)
-    _emit(table, "prediction", out_, as_json)
+    emit(table, "prediction", out_, as_json)
     if as_json:
         return
     shown = pd.DataFrame({
@@ -78,14 +79,14 @@ def optimum(posteriors: Posteriors,
     from bayesloop.exponents import DEFINITIONS, growth
     from bayesloop.frontier import describe, solve
 
-    frontier = solve(_load(posteriors), counts(r), several(budget, "budget") if budget else None, probe,
-                     _weights(weights), changes(model), force)
+    frontier = solve(load_all(posteriors), counts(r), several(budget, "budget") if budget else None, probe,
+                     shares(weights), changes(model), force)
     table, exponents = describe(frontier, prob), growth(frontier, prob)
     if figure:
         from bayesloop.plot_decisions import optimum_figure
         from bayesloop.style import save_figure
         save_figure(optimum_figure(table), figure)
-    _emit(table, "optimum", out_, as_json, exponents=exponents.to_dict("records"), definitions=DEFINITIONS)
+    emit(table, "optimum", out_, as_json, exponents=exponents.to_dict("records"), definitions=DEFINITIONS)
     if as_json:
         return
     interval = percent(prob)
@@ -123,10 +124,10 @@ def equivalent(posteriors: Posteriors,
 
     if width is None and plain_size is None:
         plain_size = "1B"
-    table = like(_load(posteriors), counts(r) or [1], width=several(width, "width") if width else None,
+    table = like(load_all(posteriors), counts(r) or [1], width=several(width, "width") if width else None,
                  plain_size=several(plain_size, "plain-size") if plain_size else None, probe=probe,
-                 weights=_weights(weights), family=changes(model), prob=prob, force=force)
-    _emit(table, "equivalent", out_, as_json)
+                 weights=shares(weights), family=changes(model), prob=prob, force=force)
+    emit(table, "equivalent", out_, as_json)
     if as_json:
         return
     shown = pd.DataFrame({
@@ -141,61 +142,6 @@ def equivalent(posteriors: Posteriors,
         warn(note)
 
 
-def several(text: str, option: str) -> list[float]:
-    """Numbers out of text such as ``1e18,2.15e18`` or ``410M,1B``.
-
-    Raises
-    ------
-    InputError
-        If a part is not a number.
-    """
-    found = []
-    for part in text.split(","):
-        match = re.fullmatch(r"\s*([+-]?[\d.]+(?:[eE][+-]?\d+)?)\s*([KMBT]?)\s*", part)
-        try:
-            found.append(float(match[1]) * _SUFFIX[match[2]] if match else float("x"))
-        except ValueError:
-            raise InputError(f"--{option.replace('_', '-')} {text!r}: {part.strip()!r} is not a number; expected such "
-                             "as 4, 1e18, 410M or 20B, several joined by commas") from None
-    return found
-
-
-def counts(text: str | None) -> list[int] | None:
-    """Recurrence counts out of text.
-
-    Raises
-    ------
-    InputError
-        If one is not a whole number ≥ 1.
-    """
-    if text is None:
-        return None
-    found = several(text, "r")
-    if any(value != int(value) or value < 1 for value in found):
-        raise InputError(f"--r {text!r}: expected whole numbers ≥ 1, several joined by commas")
-    return [int(value) for value in found]
-
-
-def changes(items: list[str] | None) -> dict[str, Any]:
-    """Fields of a family out of NAME=VALUE options."""
-    found: dict[str, Any] = dict(pairs(items, "--model"))
-    return {name: int(value) if re.fullmatch(r"[+-]?\d+", value) else value for name, value in found.items()}
-
-
-def short(value: float) -> str:
-    """A count to three digits, as people say it: 583M, 1.02B."""
-    if value != value:
-        return ""
-    unit, suffix = next(((unit, name) for name, unit in reversed(_SUFFIX.items()) if abs(value) >= 0.9995 * unit),
-                        (1.0, ""))
-    return f"{value / unit:.3g}{suffix}"
-
-
-def percent(prob: float) -> str:
-    """A probability in percent."""
-    return f"{100 * prob:g} %"
-
-
 def _spread(table: pd.DataFrame, name: str, form: str = "") -> list[str]:
     """Middle and interval of a column as text; the middle alone where they are equal."""
     show = form.format if form else short
@@ -206,30 +152,6 @@ def _spread(table: pd.DataFrame, name: str, form: str = "") -> list[str]:
 def _exponent_table(exponents: pd.DataFrame) -> pd.DataFrame:
     a, b = (_spread(exponents, name, "{:.2f}") for name in ("size", "tokens"))
     return exponents[["definition", "r"]].assign(a=a, b=b)[exponents["size"].notna()]
-
-
-def _weights(text: str | None) -> list[float] | None:
-    return several(text, "weights") if text else None
-
-
-def _load(paths: list[Path]) -> list[xr.DataTree]:
-    from bayesloop.compilation import enable_cache
-    from bayesloop.posterior import load
-
-    enable_cache()
-    return [load(path) for path in paths]
-
-
-def _emit(table: pd.DataFrame, name: str, out: Path | None, as_json: bool, **more: Any) -> None:
-    """Write the table as CSV where asked, and print it as JSON where asked."""
-    if out:
-        try:
-            with replacing(out) as temporary:
-                table.to_csv(temporary, index=False)
-        except OSError as error:
-            raise InputError(f"{out}: cannot be written ({error.strerror}); choose a writable place") from None
-    if as_json:
-        print_json({name: table.to_dict("records"), **{str(key): value for key, value in table.attrs.items()}, **more})
 
 
 def _say_laws(by_law: dict[str, list[float]], beyond: bool) -> None:

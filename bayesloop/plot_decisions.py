@@ -99,7 +99,7 @@ def plot_precision(ax: Axes, steps: pd.DataFrame, goal: float | None = None, **l
     if goal is not None:
         ax.axhline(goal, color=INK, linewidth=0.7, linestyle=":")
     ax.set_xscale("log")
-    ax.set_yscale("log")
+    ax.set_ylim(0, min(4 * float(known["half_width"].min()), 1.05 * float(known["half_width"].max())))
     ax.set_xlabel(f"{COMPUTE} of all runs")
     ax.set_ylabel("expected half-width of the interval")
     return ax

@@ -9,17 +9,20 @@ import pandas as pd
 import pytest
 
 import bayesloop as bl
-from bayesloop.cli_decisions import several, short
+from bayesloop.cli_options import several, short
 from bayesloop.schema import InputError
 from tests.posteriors import grid, posterior
 from tests.test_cli import run
+from tests.test_planning import PRIORS
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("decisions")
     runs = grid(looped=("baseline", "hyperconnections"))
-    found = {"good": posterior(runs, verdict="converged"), "bad": posterior(runs, converged=0, verdict="R-hat 1.3")}
+    shared = {"priors": PRIORS, "data_injection": "rec"}
+    found = {"good": posterior(runs, verdict="converged", **shared),
+             "bad": posterior(runs, converged=0, verdict="R-hat 1.3", **shared)}
     for name, post in found.items():
         bl.save(post, folder / f"{name}.nc")
     return {name: folder / f"{name}.nc" for name in found}
@@ -60,7 +63,47 @@ def test_equivalent_prints_its_reservation(files: dict[str, Path]) -> None:
     assert json.loads(run(*words, "--json").stdout)["equivalent"][0]["n_plain"] == pytest.approx(410e6, rel=1e-4)
 
 
+def test_plan_prints_what_a_design_would_tell(files: dict[str, Path], tmp_path: Path) -> None:
+    words = ["plan", files["good"], "--budget", "3e17", "--width", "256,512", "--r", "1,4", "--probe", "mine"]
+    shown = run(*words, "--delta", "0.2", "--out", tmp_path / "plan.csv")
+    assert shown.exit_code == 0, shown.output
+    for text in ("Δφ mine", "P(detect 0.2)", "GPU hours", "miss the law independently"):
+        assert text in shown.output
+    printed = json.loads(run(*words, "--json").stdout)
+    assert printed["n_runs"] == 4
+    assert {row["probe"] for row in printed["plan"]} == {"baseline", "hyperconnections", "mine"}
+    assert len(pd.read_csv(tmp_path / "plan.csv")) == len(printed["plan"])
+
+
+def test_plan_finds_what_is_enough_and_what_is_best(files: dict[str, Path], tmp_path: Path) -> None:
+    enough = ["plan", files["good"], "--precision", "0.2"]
+    shown = run(*enough, "--figure", tmp_path / "precision")
+    assert shown.exit_code == 0, shown.output
+    assert "runs give φ of baseline to ± 0.2" in shown.output
+    assert (tmp_path / "precision.png").stat().st_size > 5000
+    printed = json.loads(run(*enough, "--json").stdout)
+    assert printed["steps"][-1]["n_runs"] == 50
+    best = ["plan", files["good"], "--rank", "--budget", "3e17", "--width", "256,512", "--probe", "hyperconnections",
+            "--target", "delta", "--recipe"]
+    assert "Runs worth most for Δφ of hyperconnections" in run(*best).output
+    ranked = json.loads(run(*best, "--json").stdout)["rank"]
+    assert len(ranked) == 8
+    assert ranked[0]["r"] == 1
+
+
+def test_plan_reads_a_design(files: dict[str, Path], tmp_path: Path) -> None:
+    path = tmp_path / "design.toml"
+    path.write_text('[[runs]]\nprobe = "mine"\nbudgets = [3e17]\nwidths = [256, 512]\nr = [2, 4]\n')
+    assert json.loads(run("plan", files["good"], "--design", path, "--json").stdout)["n_runs"] == 4
+
+
 @pytest.mark.parametrize(("words", "message"), [
+    (["plan", "bad"], "did not converge"), (["plan", "good", "--rank"], "--rank needs candidates"),
+    (["plan", "good", "--width", "512"], "need --budget"), (["plan", "good", "--figure", "x"], "needs --precision"),
+    (["plan", "good", "--target", "alpha"], "expected phi or delta"),
+    (["plan", "good", "--precision", "0.0001"], "is expected to give"),
+    (["plan", "good", "--budget", "1e9", "--width", "512"], "less than half a step"),
+    (["plan", "good", "--design", "none.toml"], "none.toml: cannot be read"),
     (["predict", "bad", "--width", "512", "--budget", "1e18"], "did not converge"),
     (["optimum", "bad"], "--force"),
     (["predict", "good", "--width", "500", "--budget", "1e18"], "not a multiple of the head dimension"),
