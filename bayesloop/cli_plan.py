@@ -157,9 +157,10 @@ def _show_cheapest(post: xr.DataTree, goal: float, runs: pd.DataFrame | None, as
     cells = chosen.groupby(columns, sort=True).agg(
         runs=("tokens", "size"), widths=("width", lambda values: ", ".join(f"{value:g}" for value in sorted(values)))
     ).reset_index() if "width" in chosen else chosen.groupby(columns).size().rename("runs").reset_index()
-    print_table(pd.DataFrame(cells), f"{len(chosen)} of {whole['n_runs']:.0f} runs give {named} to ± {goal:g}")
-    say(f"{flops:.3g} of {whole['flops']:.3g} FLOP ({flops / whole['flops']:.0%}), about "
-        f"{short(gpu_hours(flops, speed[0], 1e12 * speed[1]))} GPU hours; all runs: ± {whole['half_width']:.3f}")
+    print_table(pd.DataFrame(cells), "Runs that are enough")
+    say(f"{len(chosen)} of {whole['n_runs']:.0f} runs give {named} to ± {goal:g} ({whole['half_width']:.3f} by all): "
+        f"{flops:.3g} of {whole['flops']:.3g} FLOP ({flops / whole['flops']:.0%}), about "
+        f"{short(gpu_hours(flops, speed[0], 1e12 * speed[1]))} GPU hours")
 
 
 def _show_rank(post: xr.DataTree, runs: pd.DataFrame | None, asked: dict[str, Any], named: str, out: Path | None,

@@ -6,19 +6,20 @@ width, whole or not: that is what an optimum between two trainable widths needs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
 from dataclasses import dataclass, replace
 from dataclasses import fields as fields_of
 from math import ceil
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import xarray as xr
 
 from bayesloop.architecture import Architecture, ArchitectureError, horizon, iso_depth
 from bayesloop.curves import probe_runs, runs_of
 from bayesloop.laws import Design
-from bayesloop.problems import near
+from bayesloop.problems import RunsWarning, near
 from bayesloop.selection import ANCHOR
 
 INJECTIONS = ("rec", "once", "none")
@@ -27,6 +28,7 @@ RECIPES: dict[str, dict[str, Any]] = {  # arXiv 2604.21106, the iso-depth grid a
 }
 KV_BYTES = 2  # a key or value in 16 bits
 MAX_WIDTH = 2**20
+SAME_COUNTS = 0.03  # an injection or its place changes them by less, a layer by more
 
 
 @dataclass(frozen=True)
@@ -187,16 +189,37 @@ def family_of(post: xr.DataTree, probe: str, r: int | None = None, **changes: An
                               "injection": post.attrs.get("data_injection", "rec")}
     if fields["injection"] not in INJECTIONS:
         fields["injection"] = "rec"
-    return Family(**{**fields, **recipe_of(runs_of(post), probe), **changes})
+    family = Family(**{**fields, **recipe_of(runs_of(post), probe), **changes})
+    if not set(changes) & {"depth", "ends", "scheme", "lanes", "head_dim"}:
+        _compare_counts(family, runs[runs["probe"] == probe])
+    return family
 
 
-def recipe_of(runs: Any, probe: str) -> Mapping[str, Any]:
-    """Scheme, truncation and lanes of a probe: by its name where that is known, else by the columns of its runs."""
+def recipe_of(runs: pd.DataFrame, probe: str) -> dict[str, Any]:
+    """Scheme, truncation and lanes of a probe: by the columns of its runs where they say it, else by its name."""
     own = runs[(runs["probe"] == probe) & (runs["r"] > 1)]
-    if probe in RECIPES or own.empty or "scheme" not in own or not own["scheme"].iloc[0]:
+    if own.empty or "scheme" not in own or not own["scheme"].iloc[0]:
         return RECIPES.get(probe, {})
-    first = own.iloc[0]
-    k, lanes = int(first.get("bptt_k", -1)), max(int(first.get("lanes", 0)), 0)
-    cut = 0 < k < first["r"]
-    return {"scheme": str(first["scheme"]), "lanes": lanes if first["scheme"] == "hyperconnect" else 0,
-            "bptt_k": ("half" if k == ceil(first["r"] / 2) else k) if cut else None}
+    longest = own.iloc[int(own["r"].to_numpy().argmax())]  # a short loop does not tell ⌈r/2⌉ from a number
+    k, r, lanes = int(longest.get("bptt_k", -1)), int(longest["r"]), max(int(longest.get("lanes", 0)), 0)
+    return {"scheme": str(longest["scheme"]), "lanes": lanes if longest["scheme"] == "hyperconnect" else 0,
+            "bptt_k": ("half" if k == ceil(r / 2) else k) if 0 < k < r else None}
+
+
+def _compare_counts(family: Family, runs: pd.DataFrame) -> None:
+    """Doubt a family whose models are not those that were run."""
+    if "width" not in runs:
+        return
+    for r, own in runs[runs["width"] > 0].groupby("r"):
+        run = own.iloc[0]
+        try:
+            made = sum(family.sizes(int(run["width"]), int(str(r))))
+        except ArchitectureError as error:
+            made, reason = np.nan, f": {error}"
+        else:
+            reason = f" would have {made:.4g} parameters, but has {run['n_once'] + run['n_rec']:.4g}"
+        if not abs(made / (run["n_once"] + run["n_rec"]) - 1) < SAME_COUNTS:
+            warnings.warn(f"the models that are assumed (depth {family.depth}, {family.ends} layers at each end) are "
+                          f"not those that were run: r = {r}, width {run['width']:g}{reason}; give depth, ends and "
+                          "head_dim (--model)", RunsWarning, stacklevel=2)
+            return

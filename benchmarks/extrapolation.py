@@ -20,7 +20,7 @@ import bayesloop as bl
 from bayesloop.console import print_table
 
 LAWS = ("recurrence", "kaplan_recurrence", "cross_recurrence")
-SPLITS = {"five predict the sixth": 1.5e19, "four predict two": 7e18}
+SPLITS = {"five → sixth": 1.5e19, "four → two": 7e18}
 
 
 def score(predicted: pd.DataFrame, held_out: pd.DataFrame) -> dict[str, float]:
@@ -51,7 +51,13 @@ def main() -> None:
                          **score(bl.predict(post, high, force=True), high)})
             Console(stderr=True).print(rows[-1])
     table = pd.DataFrame(rows)
-    print_table(table.round(3), "Held-out budgets: coverage of 95 % predictive intervals, errors in mnats")
+    by_r = [name for name in table if str(name).startswith("r = ")]
+    shown = table[["test", "law", "held out"]].assign(
+        coverage=table["coverage"].map("{:.0%}".format), rmse=table["rmse"].map("{:.1f}".format),
+        error=table["mean error"].map("{:+.1f}".format), half=table["half width"].map("± {:.1f}".format),
+        by_r=[", ".join(f"{value:+.0f}" for value in values) for values in table[by_r].to_numpy()])
+    names = {"error": "mean error", "half": "interval", "by_r": f"by r = {', '.join(name[4:] for name in by_r)}"}
+    print_table(shown.rename(columns=names), "Held-out budgets: coverage of 95 % predictive intervals, errors in mnats")
     if options.json:
         options.json.write_text(json.dumps(rows, indent=2))
 

@@ -88,7 +88,7 @@ def test_plan_finds_what_is_enough_and_what_is_best(files: dict[str, Path], tmp_
     assert "Runs worth most for Δφ of hyperconnections" in run(*best).output
     ranked = json.loads(run(*best, "--json").stdout)["rank"]
     assert len(ranked) == 8
-    assert ranked[0]["r"] == 1
+    assert ranked[0]["per_flop"] == max(row["per_flop"] for row in ranked) > 0
 
 
 def test_plan_reads_a_design(files: dict[str, Path], tmp_path: Path) -> None:

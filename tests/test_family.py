@@ -10,6 +10,7 @@ import bayesloop as bl
 from bayesloop.architecture import ArchitectureError, iso_depth
 from bayesloop.family import RECIPES, Family, family_of
 from bayesloop.posterior import PosteriorError
+from bayesloop.problems import RunsWarning
 from tests.posteriors import grid, posterior
 
 
@@ -62,16 +63,30 @@ def test_trainable_widths_surround_the_optimum() -> None:
 
 
 def test_recipe_follows_from_name_or_columns_and_r_1_is_the_anchor() -> None:
-    runs = grid(looped=("baseline", "mine")).assign(scheme="additive", bptt_k=1, lanes=0)
+    runs = grid(looped=("baseline", "mine")).assign(lanes=0)
+    mine = runs["probe"] == "mine"
+    runs = runs.assign(scheme=np.where(mine, "additive", "linear"), bptt_k=np.where(mine, 1, runs["r"]))
     post = posterior(runs, data_count_convention="formula", data_injection="once")
     assert family_of(post, "baseline") == Family(convention="formula", injection="once")
-    mine = family_of(post, "mine", 2)
-    assert (mine.scheme, mine.bptt_k) == ("additive", "half")
+    cut = family_of(post, "mine", 2)
+    assert (cut.scheme, cut.bptt_k) == ("additive", 1)  # k = 1 at r = 4 too
     assert family_of(post, "mine", 1).scheme == "linear"
     own = pd.concat([runs, grid().query("r == 1").assign(probe="mine", scheme="additive", bptt_k=1, lanes=0)])
     assert family_of(posterior(own.reset_index(drop=True)), "mine", 1).scheme == "additive"
+    half = posterior(runs.assign(bptt_k=(runs["r"] + 1) // 2))
+    assert family_of(half, "mine", 2).bptt_k == "half"
     assert family_of(post, "mine", 2, depth=12, bptt_k=None) == Family(depth=12, scheme="additive",
                                                                       convention="formula", injection="once")
+
+
+def test_a_family_that_was_not_run_is_doubted() -> None:
+    runs = grid()
+    deeper = posterior(runs.assign(n_rec=2 * runs["n_rec"]))
+    with pytest.warns(RunsWarning, match=r"depth 20, 2 layers .* not those that were run: r = 1, width 256"):
+        family_of(deeper, "baseline")
+    with pytest.warns(RunsWarning, match="width 200: width 200 is not a multiple of the head dimension 128"):
+        family_of(posterior(runs.assign(width=200)), "baseline")
+    family_of(deeper, "baseline", depth=40)  # said on purpose
 
 
 @pytest.mark.parametrize(("changes", "message"), [
