@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test fast micro clean
+.PHONY: demo test fast run clean
 
 demo: .venv/bayesloop
 	$(BIN)/bayesloop demo data/paper_grid.csv --out out/demo
@@ -19,6 +19,11 @@ fast: .venv/all
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -m "not slow"
 
+# A looped model (r = 4, width 24) on real text: fetches Debian's documentation, then trains for about two minutes.
+run: .venv/all
+	test -f corpus/debian/manifest.json || $(BIN)/python -m training.tokens debian --out corpus/debian
+	OMP_NUM_THREADS=1 $(BIN)/python -m training.train --data corpus/debian --out runs/one --width 24 --r 4 --budget 6e11
+
 .venv/bayesloop: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e .
@@ -29,4 +34,4 @@ fast: .venv/all
 	touch $@
 
 clean:
-	rm -rf .venv out
+	rm -rf .venv .venv-newer out

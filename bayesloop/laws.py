@@ -84,7 +84,7 @@ class Prior:
         if match is None:
             raise LawError(f"prior {text!r} is not of the form Family(number, …), for example Normal(0.5, 0.5)")
         try:
-            args = tuple(float(part) for part in match[2].split(",") if part.strip())
+            args = tuple(float(part) for part in match[2].split(","))
         except ValueError:
             raise LawError(f"prior {text!r}: the arguments must be numbers, for example Normal(0.5, 0.5)") from None
         return cls(match[1], args, "given")
@@ -105,6 +105,11 @@ class Prior:
             return True
         low = {"Uniform": 0, "TruncatedNormal": 2}.get(self.family)
         return low is not None and self.args[low] >= 0
+
+    @property
+    def bounded(self) -> bool:
+        """Whether the prior has an edge besides 0 or infinity, as Uniform and TruncatedNormal have."""
+        return self.family in ("Uniform", "TruncatedNormal")
 
     def __str__(self) -> str:
         return f"{self.family}({', '.join(f'{value:g}' for value in self.args)})"

@@ -19,7 +19,7 @@ from bayesloop.centring import Level
 from bayesloop.errors import ErrorModel, get_errors
 from bayesloop.laws import Design, Law, LawError, Prior, get_law, resolve_priors
 from bayesloop.schema import COLUMNS
-from bayesloop.selection import anchored
+from bayesloop.selection import ANCHOR, anchored
 
 SHARE = ("law", "none")
 
@@ -78,6 +78,7 @@ class Layout:
         runs = runs.assign(run_id=_labels(runs))
         if share == "none":
             apart = {probe: anchored(runs, probe) for probe in probes}
+            _check_apart(runs, apart)
             runs = pd.concat([own.assign(probe=probe, run_id=own["run_id"] + f" @ {probe}")
                               for probe, own in apart.items()], ignore_index=True)
         recurrences = sorted({int(r) for r in runs["r"] if r > 1}) or [1]
@@ -96,6 +97,19 @@ class Layout:
     def data(self) -> dict[str, Any]:
         """What the model is called with; other losses may be put in while the model stays."""
         return {"design": self.design, "loss": self.loss, "log_se": self.log_se}
+
+
+def _check_apart(runs: pd.DataFrame, apart: Mapping[str, pd.DataFrame]) -> None:
+    """Refuse separate fits in which a probe has no anchor, or a run no fit."""
+    for probe, own in apart.items():
+        if not (own["r"] == 1).any():
+            raise LawError(f"probe {probe!r} has no r = 1 run to anchor a fit of its own; name the probe of the shared "
+                           f'r = 1 runs {ANCHOR!r}, at the budgets {probe} has, or fit with share="law"')
+    used = set().union(*(own["run_id"] for own in apart.values()))
+    left = [label for label in runs["run_id"] if label not in used]
+    if left:
+        raise LawError(f"{len(left)} runs belong to no separate fit, such as {left[0]}: r = 1 runs at budgets that no "
+                       "probe has; leave them out (--where) or fit with share=\"law\"")
 
 
 def _labels(runs: pd.DataFrame) -> list[str]:
@@ -216,11 +230,15 @@ class Model:
         return numpyro.sample(name, self.priors[name].distribution().expand(shape).to_event(len(shape)))
 
     def _draw_level(self, alpha: Any, beta: Any) -> dict[str, Any]:
-        """E, A and B, sampled in the coordinates of `centring`."""
+        """E, A and B, sampled in the coordinates of `centring`; those with bounded priors by themselves.
+
+        A bound would be a wall in the centred coordinates, where trajectories end as divergences.
+        """
         log_n, log_d = (math.log(value) for value in self.layout.reference)
         shifts = {"E": jnp.zeros_like(alpha), "A": alpha * log_n, "B": beta * log_d}
-        values = {name: jnp.full(self.shape(name), self.fix[name]) for name in shifts if name in self.fix}
-        free = [name for name in shifts if name not in self.fix]
+        apart = [name for name in shifts if name in self.fix or self.priors[name].bounded]
+        values = {name: self._draw(name) for name in apart}
+        free = [name for name in shifts if name not in apart]
         if free:
             level = Level(tuple(self.priors[name].distribution().expand(self.shape(name)) for name in free),
                           tuple(shifts[name] for name in free))
@@ -264,6 +282,11 @@ def build_model(runs: pd.DataFrame, law: str | Law = "recurrence", errors: str |
         raise LawError('share="none" fits every probe apart, so phi="one" has no meaning; use phi="probe"')
     resolved = resolve_priors({**law.priors, **errors.priors}, priors)
     fix = _checked_fix(fix or {}, resolved)
+    if not set(resolved) - set(fix):
+        raise LawError("every parameter is fixed: nothing is left to infer")
+    unused = set(priors or ()) & set(fix)
+    if unused:
+        raise LawError(f"both a prior and a fixed value for {', '.join(sorted(unused))}; give one of them")
     layout = Layout.of(runs, share)
     return Model(law, errors, STRUCTURES[phi], layout, share,
                  {name: prior for name, prior in resolved.items() if name not in fix}, fix)
