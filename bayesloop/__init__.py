@@ -16,6 +16,8 @@ _HOME = {
     "save": "posterior", "load": "posterior",
     "point_fit": "pointfit",
     "compare": "comparison",
+    "predict": "decisions", "equivalent": "decisions", "optimum": "frontier", "exponents": "exponents",
+    "plan": "planning", "cheapest": "planning", "rank": "planning", "design_runs": "designs",
 }
 __all__ = ["__version__", *_HOME]
 

@@ -47,6 +47,10 @@ A typical way through:
 
   bayesloop compare post.nc               φ by probe, and Δφ
 
+  bayesloop optimum post.nc               how large a model
+
+  bayesloop plan post.nc                  which runs next
+
 All but demo have --json. Exit codes: 0 done, 1 bad input, 2 wrong usage, 3 not converged, 4 interrupted.""")
 
 Runs = Annotated[Path, typer.Argument(help="Table of runs: CSV, parquet, HDF5 run or sweep file, or a folder.")]
@@ -274,3 +278,6 @@ def _unfit_for_phi(runs: pd.DataFrame) -> list[str]:
     if len(runs) > 1 and runs["loss"].nunique() == 1:
         found.append(f"every loss is {runs['loss'].iloc[0]:g}: nothing varies that a law could explain")
     return found
+
+
+from bayesloop import cli_decisions, cli_plan  # noqa: E402, F401  register their commands after those above

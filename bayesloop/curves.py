@@ -72,13 +72,29 @@ def expected_loss(post: xr.DataTree, design: Design, probe: str | Sequence[str],
         If the posterior has no phi for a probe, or for one of the recurrence counts.
     """
     design = Design(*(np.atleast_1d(np.asarray(values, float)) for values in design))
-    probes = np.broadcast_to(np.asarray(probe, dtype=object), design.r.shape)
+    values = values_at(post, design.r, probe, max_draws)
+    loss = np.asarray(get_law(post.attrs["law"]).loss(values, design))
+    return np.broadcast_to(loss, (max(len(value) for value in values.values()), len(design.r)))
+
+
+def values_at(post: xr.DataTree, r: np.ndarray, probe: str | Sequence[str],
+              max_draws: int = MAX_DRAWS) -> dict[str, np.ndarray]:
+    """All parameters at draws from the posterior, as runs of those recurrence counts and probes have them.
+
+    Returns
+    -------
+    dict of str to array, shape (draw, run), (draw, 1) or, where fixed, (1, 1)
+
+    Raises
+    ------
+    PosteriorError
+        As `expected_loss`.
+    """
+    probes = np.broadcast_to(np.asarray(probe, dtype=object), r.shape)
     draws = post["posterior"].to_dataset().stack(sample=("chain", "draw"))
     draws = draws.isel(sample=slice(None, None, -(-draws.sizes["sample"] // max_draws)))
-    values = {str(name): _per_run(value, probes, design.r) for name, value in draws.data_vars.items()}
-    values |= {name: np.full((1, 1), value) for name, value in attribute(post, "fix").items()}
-    loss = get_law(post.attrs["law"]).loss(values, design)
-    return np.broadcast_to(np.asarray(loss), (draws.sizes["sample"], len(design.r)))
+    values = {str(name): _per_run(value, probes, r) for name, value in draws.data_vars.items()}
+    return values | {name: np.full((1, 1), value) for name, value in attribute(post, "fix").items()}
 
 
 def _per_run(value: xr.DataArray, probes: np.ndarray, r: np.ndarray) -> np.ndarray:
