@@ -56,7 +56,8 @@ class ErrorModel:
         return dist.TransformedDistribution(log_loss, dist.transforms.ExpTransform())
 
 
-_NO_LOSS = 1e-300  # stands for a law that predicts no positive loss
+# stands for a law that predicts no positive loss; much smaller, and its slope overflows where sigma is small
+_NO_LOSS = 1e-30
 
 _SIGMA = Prior("LogNormal", (-5.3, 1.0), "relative scatter of a run around the law: 95 % in 0.0007–0.035; "
                                          "measured 0.004 (additive law) and 0.001 between seeds")

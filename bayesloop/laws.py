@@ -106,6 +106,11 @@ class Prior:
         low = {"Uniform": 0, "TruncatedNormal": 2}.get(self.family)
         return low is not None and self.args[low] >= 0
 
+    @property
+    def bounded(self) -> bool:
+        """Whether the prior has an edge besides 0 or infinity, as Uniform and TruncatedNormal have."""
+        return self.family in ("Uniform", "TruncatedNormal")
+
     def __str__(self) -> str:
         return f"{self.family}({', '.join(f'{value:g}' for value in self.args)})"
 

@@ -216,11 +216,15 @@ class Model:
         return numpyro.sample(name, self.priors[name].distribution().expand(shape).to_event(len(shape)))
 
     def _draw_level(self, alpha: Any, beta: Any) -> dict[str, Any]:
-        """E, A and B, sampled in the coordinates of `centring`."""
+        """E, A and B, sampled in the coordinates of `centring`; those with bounded priors by themselves.
+
+        A bound would be a wall in the centred coordinates, where trajectories end as divergences.
+        """
         log_n, log_d = (math.log(value) for value in self.layout.reference)
         shifts = {"E": jnp.zeros_like(alpha), "A": alpha * log_n, "B": beta * log_d}
-        values = {name: jnp.full(self.shape(name), self.fix[name]) for name in shifts if name in self.fix}
-        free = [name for name in shifts if name not in self.fix]
+        apart = [name for name in shifts if name in self.fix or self.priors[name].bounded]
+        values = {name: self._draw(name) for name in apart}
+        free = [name for name in shifts if name not in apart]
         if free:
             level = Level(tuple(self.priors[name].distribution().expand(self.shape(name)) for name in free),
                           tuple(shifts[name] for name in free))
