@@ -15,7 +15,7 @@ _HOME = {
     "fit": "inference",
     "save": "posterior", "load": "posterior",
     "point_fit": "pointfit",
-    "compare": "comparison",
+    "compare": "comparison", "compare_assumptions": "assumptions", "matched_differences": "matched",
 }
 __all__ = ["__version__", *_HOME]
 

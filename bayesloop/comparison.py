@@ -10,11 +10,11 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
+from bayesloop.layout import ANCHORED_BY_DEFINITION
 from bayesloop.posterior import PosteriorError
 from bayesloop.selection import ANCHOR
 
 OVER_R = "mean"  # label of the average over the recurrence counts that were run
-ANCHORED_BY_DEFINITION = ("truncated",)  # at r = 1 there is nothing to truncate: the baseline's run is the probe's own
 
 
 def compare(post: xr.DataTree | Sequence[xr.DataTree], reference: str = ANCHOR,
@@ -113,7 +113,7 @@ def _notes(posts: list[xr.DataTree], phi: Mapping[str, Any], reference: str) -> 
         notes.append('the probes were fitted apart (share="none"), each with its copy of the shared r = 1 runs: the '
                      'differences ignore what they have in common; fit with share="law" for credible differences')
     for probe in phi:
-        if probe not in (reference, ANCHOR, *ANCHORED_BY_DEFINITION) and not any(_has_anchor(p, probe) for p in posts):
+        if probe not in (reference, ANCHOR, *ANCHORED_BY_DEFINITION) and not any(has_anchor(p, probe) for p in posts):
             notes.append(f"{probe}: no r = 1 run of this recipe, so its φ leans on the baseline's: Δφ says what size "
                          "of plain model it performs like, not that a recurrence is worth more; r = 1 runs of the "
                          "recipe would tell")
@@ -127,7 +127,7 @@ def _identities(post: xr.DataTree) -> set[tuple]:
     return set(zip(*columns, post["observed_data"].to_dataset()["loss"].to_numpy(), strict=True))
 
 
-def _has_anchor(post: xr.DataTree, probe: str) -> bool:
+def has_anchor(post: xr.DataTree, probe: str) -> bool:
     """Whether a posterior has r = 1 runs of the probe itself; a copy of the baseline's is none."""
     data = post["constant_data"].to_dataset()
     own = (data["probe"].to_numpy() == probe) & (data["r"].to_numpy() == 1)
