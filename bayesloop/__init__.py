@@ -16,6 +16,7 @@ _HOME = {
     "save": "posterior", "load": "posterior",
     "point_fit": "pointfit",
     "compare": "comparison", "compare_assumptions": "assumptions", "matched_differences": "matched",
+    "check": "checks", "robust_intervals": "robust",
 }
 __all__ = ["__version__", *_HOME]
 

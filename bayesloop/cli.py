@@ -22,6 +22,8 @@ from bayesloop.console import (
     print_table,
     progress,
     say,
+    show_assumptions,
+    show_check,
     show_comparison,
     show_posterior,
     warn,
@@ -45,7 +47,11 @@ A typical way through:
 
   bayesloop fit runs.csv --out posterior.nc      sample the posterior, with its evidence
 
+  bayesloop check posterior.nc                   can one believe the interval?
+
   bayesloop compare posterior.nc                 φ by probe, and Δφ with credible intervals
+
+  bayesloop compare runs.csv --assumptions       what holds whatever recipes do besides changing φ?
 
 Every command has --json. Exit codes: 0 done, 1 bad input, 2 wrong usage, 3 not converged, 4 interrupted.""")
 
@@ -183,8 +189,10 @@ def point(runs: Runs, law: LawName = "recurrence", probe: Annotated[str, typer.O
 def fit(runs: Runs,
         out_: Annotated[Path, typer.Option("--out", help="Posterior file (netCDF).")] = Path("posterior.nc"),
         law: LawName = "recurrence", errors: ErrorsName = "normal",
-        phi: Annotated[str, typer.Option(help="Structure of φ: one, probe, probe_r.")] = "probe",
+        phi: Annotated[str, typer.Option(help="Structure of φ: one, probe, probe_r, probe_r_pooled, trend.")] = "probe",
         share: Annotated[str, typer.Option(help="law: probes share the law; none: separate fits.")] = "law",
+        recipe: Annotated[str, typer.Option(help="What recipes do besides changing φ: none, data_factor, offset, both, "
+                                                 "or looped_… for what looping itself does.")] = "none",
         prior: Prior_ = None, fix: Fix = None, num_warmup: Annotated[int, typer.Option(min=100)] = 1000,
         num_samples: Annotated[int, typer.Option(min=100)] = 1000, num_chains: Annotated[int, typer.Option(min=2)] = 4,
         seed: Seed = 0, columns: Columns = None, units: Units = None, injection: Injection = "rec", where: Where = None,
@@ -196,7 +204,7 @@ def fit(runs: Runs,
     table = _read(runs, columns, units, injection, where, allow)
     with progress("sampling") as advance:
         post = sample(table, law=law, errors=errors, phi=phi, share=share, priors=pairs(prior, "--prior"),
-                      fix=numbers(fix, "--fix"), num_warmup=num_warmup, num_samples=num_samples,
+                      fix=numbers(fix, "--fix"), recipe=recipe, num_warmup=num_warmup, num_samples=num_samples,
                       num_chains=num_chains, seed=seed, progress=advance)
     save(post, out_)
     show_posterior(post, out_, as_json)
@@ -204,17 +212,37 @@ def fit(runs: Runs,
 
 
 @command
-def compare(posteriors: Annotated[list[Path], typer.Argument(help="Posterior files from `bayesloop fit`.")],
+def check(posterior: Annotated[Path, typer.Argument(help="Posterior file from `bayesloop fit`.")],
+          reference: Annotated[str, typer.Option(help="Probe that differences are taken from.")] = "baseline",
+          as_json: Json = False) -> int:
+    """Can one believe the interval? Convergence, residuals by cell, leave-one-out, sensitivity, robust spread."""
+    from bayesloop.checks import check as look
+    from bayesloop.posterior import load
+
+    post = load(posterior)
+    show_check(look(post, reference), as_json)
+    return DONE if post.attrs["converged"] else NOT_CONVERGED
+
+
+@command
+def compare(posteriors: Annotated[list[Path], typer.Argument(
+                help="Posterior files from `bayesloop fit`; with --assumptions also one table of runs.")],
             reference: Annotated[str, typer.Option(help="Probe that differences are taken from.")] = "baseline",
             rope: Annotated[float | None, typer.Option(
                 help="Half-width of the region of practical equivalence of Δφ.")] = None,
             prob: Probability = 0.95,
             figure: Annotated[Path | None, typer.Option(help="Write the figure as FIGURE.svg and FIGURE.png.")] = None,
-            as_json: Json = False) -> None:
+            assumptions: Annotated[bool, typer.Option(
+                "--assumptions", help="Fit a table under each assumption about what recipes do besides changing φ (or "
+                                      "take such posteriors): which statements hold under all?")] = False,
+            where: Where = None, seed: Seed = 0, as_json: Json = False) -> None:
     """φ by probe, and the differences Δφ with credible intervals."""
     from bayesloop.comparison import compare as contrast
     from bayesloop.posterior import load
 
+    if assumptions:
+        show_assumptions(_under_assumptions(posteriors, reference, prob, where, seed), as_json)
+        return
     posts = [load(path) for path in posteriors]
     table = contrast(posts, reference=reference, rope=rope, prob=prob)
     if figure:
@@ -234,6 +262,20 @@ def demo(runs: Runs = Path("data/paper_grid.csv"),
     from bayesloop.demo import run_demo
 
     return DONE if run_demo(_read(runs, None, None, "rec", None, None), out_, seed) else NOT_CONVERGED
+
+
+def _under_assumptions(paths: Sequence[Path], reference: str, prob: float, where: str | None, seed: int) -> Any:
+    """Posteriors of one table, or the table, which is then fitted under each assumption."""
+    from bayesloop.assumptions import compare_assumptions
+    from bayesloop.posterior import load
+
+    if all(path.suffix == ".nc" for path in paths):
+        return compare_assumptions([load(path) for path in paths], reference=reference, prob=prob)
+    if len(paths) > 1:
+        raise InputError("--assumptions takes posteriors of one table, or one table of runs")
+    with progress("sampling") as advance:
+        return compare_assumptions(_read(paths[0], None, None, "rec", where, None), reference=reference, prob=prob,
+                                   seed=seed, progress=lambda recipe, done, total: advance(done, total))
 
 
 def _read(path: Path, columns: Sequence[str] | None, units: Sequence[str] | None, injection: str, where: str | None,

@@ -69,6 +69,8 @@ class ErrorModel:
         their own scatter. `log_loss` must then be Normal.
     by_budget : bool
         Whether runs need a budget.
+    warning : str
+        Shown whenever it is chosen.
     """
 
     name: str
@@ -78,6 +80,7 @@ class ErrorModel:
     misleads: str
     factor: Callable[[Any, Mapping[str, Any]], Any] | None = None
     by_budget: bool = False
+    warning: str = ""
 
     def loss(self, mean: Any, log_se: Any, parameters: Mapping[str, Any], place: Place | None = None) -> Any:
         """Distribution of the observed loss in nats per token.
@@ -174,7 +177,9 @@ ERRORS: dict[str, ErrorModel] = {model.name: model for model in (
     ErrorModel("cell", {"sigma": _SIGMA, "sigma_cell": _SIGMA_CELL}, _normal,
                "the runs of each (probe, budget, r) cell miss by an amount of their own",
                "on φ: the intercepts swallow the contrast between r = 1 and looped runs, the anchor that identifies "
-               "φ; measured: φ of the baseline 0.44 → 0.58, and Δφ of hyperconnections changes sign", _cell, True),
+               "φ; measured: φ of the baseline 0.44 → 0.58, and Δφ of hyperconnections changes sign", _cell, True,
+               "errors 'cell': an intercept for each cell swallows the contrast between r = 1 and looped runs that "
+               "identifies φ, so do not read what a recurrence is worth from this posterior"),
 )}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
@@ -70,6 +71,8 @@ def fit(runs: pd.DataFrame, law: str | Law = "recurrence", errors: str | ErrorMo
     model = build_model(runs, law, errors, phi, share, priors, fix, recipe)
     free = [name for name in model.law.priors if name not in model.fix]
     check_identifiable(runs, law_has_phi="phi" in free, n_parameters=len(free))
+    if model.errors.warning:
+        warnings.warn(model.errors.warning, stacklevel=2)
     settings = Settings(num_warmup, num_samples, target_accept_prob, max_tree_depth)
     draws, convergence = _attempt(model, settings, num_chains, seed, progress)
     attempts = [convergence]
