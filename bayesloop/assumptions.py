@@ -140,9 +140,8 @@ def _best(table: pd.DataFrame) -> str:
 def _verdict(probe: str, posts: Sequence[xr.DataTree], table: pd.DataFrame, matched: pd.DataFrame,
              reference: str) -> list[str]:
     own = table[(table["probe"] == probe) & (table["r"] == OVER_R)]
-    signs = {row.recipe: _sign(row.p_positive) for row in own.itertuples()}
     ranges = ", ".join(f"{row.recipe} {row.delta_mean:+.2f} ± {row.delta_sd:.2f}" for row in own.itertuples())
-    kinds = set(signs.values())
+    kinds = {_sign(p) for p in own["p_positive"]}
     if len(kinds) == 1 and kinds != {"open"}:
         first = f"{probe}: Δφ, averaged over r, is {kinds.pop()} under every assumption ({ranges})"
     elif {"positive", "negative"} <= kinds:
@@ -202,6 +201,6 @@ def _settle(probe: str, post: xr.DataTree) -> str:
                 "repeated seeds would tell")
     data = post["constant_data"].to_dataset()
     own = data["probe"].to_numpy() == probe
-    budgets = np.unique(data["budget"].to_numpy()[own]) if "budget" in data else []
+    budgets: list[float] = sorted(set(data["budget"].to_numpy()[own])) if "budget" in data else []
     where = f" at the budgets it has ({', '.join(f'{budget:.3g}' for budget in budgets)} FLOP)" if len(budgets) else ""
     return f"{probe}: what would settle it are r = 1 runs of this recipe{where}; the table has none"

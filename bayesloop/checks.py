@@ -153,8 +153,8 @@ def _verdict(post: xr.DataTree, together: float, expected: float, scores: dict[s
         told.append((f"{len(scores['bad'])} runs carry more than their share (Pareto k above {MAX_K}): {runs}; refit "
                      "without them and compare", False))
     off = coverage[np.abs(coverage["covered"] - coverage["interval"]) > 3 * coverage["standard error"]]
-    for row in off.itertuples():
-        told.append((f"the {row.interval:.0%} predictive interval covers {row.covered:.0%} of the runs", False))
+    for nominal, covered in zip(off["interval"], off["covered"], strict=True):
+        told.append((f"the {nominal:.0%} predictive interval covers {covered:.0%} of the runs", False))
     weak = [str(name) for name in table.index if table.loc[name, "left"] > PRIOR_DOMINATED]
     for name in weak:
         told.append((f"{name} is dominated by its prior: {table.loc[name, 'left']:.0%} of the prior's spread is left",

@@ -56,10 +56,11 @@ def matched_differences(post: xr.DataTree | Sequence[xr.DataTree], reference: st
     pairs = _pairs(runs_of(posts[0]), reference)
     rows = []
     for each in posts:
-        for probe, own in pairs.groupby("probe", sort=False):
-            for r, group in own.groupby("r"):
+        for probe in dict.fromkeys(pairs["probe"]):
+            for r in sorted(set(pairs.loc[pairs["probe"] == probe, "r"])):
+                group = pairs[(pairs["probe"] == probe) & (pairs["r"] == r)]
                 rows.append({"law": each.attrs["law"], "recipe": each.attrs.get("recipe", "none"), "probe": probe,
-                             "r": int(r), **_difference(each, str(probe), reference, group)})
+                             "r": int(r), **_difference(each, probe, reference, group)})
     return pd.DataFrame(rows)
 
 
