@@ -155,17 +155,18 @@ def _verdict(post: xr.DataTree, together: float, expected: float, scores: dict[s
     off = coverage[np.abs(coverage["covered"] - coverage["interval"]) > 3 * coverage["standard error"]]
     for nominal, covered in zip(off["interval"], off["covered"], strict=True):
         told.append((f"the {nominal:.0%} predictive interval covers {covered:.0%} of the runs", False))
-    weak = [str(name) for name in table.index if table.loc[name, "left"] > PRIOR_DOMINATED]
+    names = [str(name) for name in table.index]
+    weak = [name for name in names if table.loc[name, "left"] > PRIOR_DOMINATED]
     for name in weak:
         told.append((f"{name} is dominated by its prior: {table.loc[name, 'left']:.0%} of the prior's spread is left",
                      not name.startswith("phi")))
-    phi = [name for name in table.index if str(name).startswith("phi")]
-    moved = [str(name) for name in phi if table.loc[name, "prior_sensitivity"] > SENSITIVE]
+    phi = [name for name in names if name.startswith("phi")]
+    moved = [name for name in phi if table.loc[name, "prior_sensitivity"] > SENSITIVE]
     if moved:
         told.append((f"{', '.join(moved)} moves with the priors (power scaling above {SENSITIVE}): vary them", False))
     if len(robust):
         ratio = (robust["robust_sd"] / robust["sd"]).sort_values()
-        name = ratio.index[-1]
+        name = str(ratio.index[-1])
         if ratio.iloc[-1] > 1.5:
             told.append((f"the spread over (budget, r) cells is up to {ratio.iloc[-1]:.1f} times the posterior's "
                          f"({name}: ± {robust.loc[name, 'robust_sd']:.3f} against ± {robust.loc[name, 'sd']:.3f}); "

@@ -98,7 +98,7 @@ def phi_quantities(post: xr.DataTree, reference: str) -> dict[str, np.ndarray]:
     phi = post["posterior"]["phi"].stack(sample=("chain", "draw"))
     if "probe" not in phi.dims:
         return {"φ": phi.to_numpy()}
-    found = {}
+    found: dict[str, np.ndarray] = {}
     for symbol, base in (("φ", None), ("Δφ", reference)):
         for probe in [str(name) for name in phi["probe"].values if base is None or str(name) != base]:
             if base is not None and base not in phi["probe"].values:

@@ -41,7 +41,8 @@ def unconstrained(model: Model, radius: float, seed: int = 3) -> dict[str, np.nd
     shapes = {name: biject_to(site["fn"].support).inv(site["value"]).shape for name, site in trace.items()
               if site["type"] == "sample" and not site["is_observed"]}
     rng = np.random.default_rng(seed)
-    return {name: rng.uniform(-radius, radius, shape) for name, shape in shapes.items()}
+    at = {name: rng.uniform(-radius, radius, shape) for name, shape in shapes.items()}
+    return {**at, "delta": 0.1 * at["delta"]} if "delta" in at else at  # in nats: no loss may become negative
 
 
 def natural(model: Model, at: dict) -> dict:
