@@ -155,25 +155,31 @@ def _verdict(post: xr.DataTree, together: float, expected: float, scores: dict[s
     off = coverage[np.abs(coverage["covered"] - coverage["interval"]) > 3 * coverage["standard error"]]
     for nominal, covered in zip(off["interval"], off["covered"], strict=True):
         told.append((f"the {nominal:.0%} predictive interval covers {covered:.0%} of the runs", False))
-    names = [str(name) for name in table.index]
-    weak = [name for name in names if table.loc[name, "left"] > PRIOR_DOMINATED]
-    for name in weak:
-        told.append((f"{name} is dominated by its prior: {table.loc[name, 'left']:.0%} of the prior's spread is left",
-                     not name.startswith("phi")))
-    phi = [name for name in names if name.startswith("phi")]
-    moved = [name for name in phi if table.loc[name, "prior_sensitivity"] > SENSITIVE]
-    if moved:
-        told.append((f"{', '.join(moved)} moves with the priors (power scaling above {SENSITIVE}): vary them", False))
+    told += _sensitivity(table)
     if len(robust):
-        ratio = (robust["robust_sd"] / robust["sd"]).sort_values()
-        name = str(ratio.index[-1])
-        if ratio.iloc[-1] > 1.5:
-            told.append((f"the spread over (budget, r) cells is up to {ratio.iloc[-1]:.1f} times the posterior's "
-                         f"({name}: ± {robust.loc[name, 'robust_sd']:.3f} against ± {robust.loc[name, 'sd']:.3f}); "
-                         "quote the robust interval", False))
-        else:
-            told.append((f"the spread over (budget, r) cells is at most {ratio.iloc[-1]:.1f} times the posterior's",
-                         True))
+        told.append(_spread(robust))
     if warning := get_errors(post.attrs["errors"]).warning:
         told.append((warning, False))
     return told
+
+
+def _sensitivity(table: pd.DataFrame) -> list[tuple[str, bool]]:
+    names = [str(name) for name in table.index]
+    left = dict(zip(names, table["left"].to_numpy(float), strict=True))
+    moves = dict(zip(names, table["prior_sensitivity"].to_numpy(float), strict=True))
+    told = [(f"{name} is dominated by its prior: {share:.0%} of the prior's spread is left", not name.startswith("phi"))
+            for name, share in left.items() if share > PRIOR_DOMINATED]
+    moved = [name for name in names if name.startswith("phi") and moves[name] > SENSITIVE]
+    if moved:
+        told.append((f"{', '.join(moved)} moves with the priors (power scaling above {SENSITIVE}): vary them", False))
+    return told
+
+
+def _spread(robust: pd.DataFrame) -> tuple[str, bool]:
+    ours, theirs = robust["sd"].to_numpy(float), robust["robust_sd"].to_numpy(float)
+    worst = int(np.argmax(theirs / ours))
+    ratio = theirs[worst] / ours[worst]
+    if ratio <= 1.5:
+        return f"the spread over (budget, r) cells is at most {ratio:.1f} times the posterior's", True
+    return (f"the spread over (budget, r) cells is up to {ratio:.1f} times the posterior's ({robust.index[worst]!s}: "
+            f"± {theirs[worst]:.3f} against ± {ours[worst]:.3f}); quote the robust interval", False)
