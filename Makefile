@@ -1,8 +1,9 @@
+# The packages' tests run apart: training forks processes, which JAX does not bear in its own.
 # Both targets set up what they need in .venv; PYTHON chooses the interpreter.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test fast micro clean
+.PHONY: demo test fast run clean
 
 demo: .venv/bayesloop
 	$(BIN)/bayesloop demo data/paper_grid.csv --out out/demo
@@ -10,14 +11,22 @@ demo: .venv/bayesloop
 test: .venv/all
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -m "not slow"
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest tests --ignore tests/training -m "not slow"
+	$(BIN)/python -m pytest tests/training -m "not slow"
+	$(BIN)/python -m pytest tests --ignore tests/training -m slow
+	$(BIN)/python -m pytest tests/training -m slow
 	bash tests/newer_python.sh
 
 fast: .venv/all
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest tests --ignore tests/training -m "not slow"
+	$(BIN)/python -m pytest tests/training -m "not slow"
+
+# A looped model (r = 4, width 24) on real text: fetches Debian's documentation, then trains for about two minutes.
+run: .venv/all
+	test -f corpus/debian/manifest.json || $(BIN)/python -m training.tokens debian --out corpus/debian
+	OMP_NUM_THREADS=1 $(BIN)/python -m training.train --data corpus/debian --out runs/one --width 24 --r 4 --budget 6e11
 
 .venv/bayesloop: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -29,4 +38,4 @@ fast: .venv/all
 	touch $@
 
 clean:
-	rm -rf .venv out
+	rm -rf .venv .venv-newer out

@@ -41,19 +41,19 @@ app = typer.Typer(
 
 A typical way through:
 
-  bayesloop validate runs.csv                    is the table sound?
+  bayesloop validate runs.csv             is the table sound?
 
-  bayesloop priors                               what is assumed before the data
+  bayesloop priors                        what is assumed before
 
-  bayesloop fit runs.csv --out posterior.nc      sample the posterior, with its evidence
+  bayesloop fit runs.csv --out post.nc    the posterior
 
-  bayesloop check posterior.nc                   can one believe the interval?
+  bayesloop check post.nc                 can one believe the interval?
 
-  bayesloop compare posterior.nc                 φ by probe, and Δφ with credible intervals
+  bayesloop compare post.nc               φ by probe, and Δφ
 
-  bayesloop compare runs.csv --assumptions       what holds whatever recipes do besides changing φ?
+  bayesloop compare runs.csv --assumptions   what holds whatever recipes do
 
-Every command has --json. Exit codes: 0 done, 1 bad input, 2 wrong usage, 3 not converged, 4 interrupted.""")
+All but demo have --json. Exit codes: 0 done, 1 bad input, 2 wrong usage, 3 not converged, 4 interrupted.""")
 
 Runs = Annotated[Path, typer.Argument(help="Table of runs: CSV, parquet, HDF5 run or sweep file, or a folder.")]
 Columns = Annotated[list[str] | None, typer.Option("--columns", metavar="THEIRS=OURS",
@@ -61,14 +61,17 @@ Columns = Annotated[list[str] | None, typer.Option("--columns", metavar="THEIRS=
 Units = Annotated[list[str] | None, typer.Option("--units", metavar="COLUMN=UNIT",
                                                  help="Unit of a column, e.g. tokens=B, loss=bit/token.")]
 Injection = Annotated[str, typer.Option(help="Where the linear injection counts: rec, once or none.")]
+TokensPerByte = Annotated[float | None, typer.Option(help="For losses in bit/byte or nat/byte: tokens per byte.")]
+Convention = Annotated[str | None, typer.Option("--count-convention", help="Of the table's counts: exact or formula.")]
 Where = Annotated[str | None, typer.Option(help='Which runs, e.g. "budget <= 4.64e18 and r > 1".')]
-Allow = Annotated[list[str] | None, typer.Option("--allow", help="Accept rows that a named check refuses.")]
+Allow = Annotated[list[str] | None, typer.Option(
+    "--allow", help="Accept rows that a check refuses: partial, running, high_loss, loss_scale, twins or flops.")]
 Prior_ = Annotated[list[str] | None, typer.Option("--prior", metavar='NAME="FAMILY(…)"',
                                                   help='Change a prior, e.g. "phi=Normal(0.5, 0.2)".')]
 Fix = Annotated[list[str] | None, typer.Option("--fix", metavar="NAME=VALUE", help="Hold a parameter, e.g. phi=1.")]
 LawName = Annotated[str, typer.Option("--law", help="Law; `bayesloop priors` lists them.")]
 ErrorsName = Annotated[str, typer.Option("--errors", help="Error model; `bayesloop priors` lists them.")]
-Seed = Annotated[int, typer.Option(help="Random seed.")]
+Seed = Annotated[int, typer.Option(min=0, max=2**32 - 2, help="Random seed.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 Probability = Annotated[float, typer.Option("--prob", min=0.5, max=0.999, help="Probability of the intervals.")]
 
@@ -101,14 +104,15 @@ def command(function: Callable[..., int | None]) -> Callable[..., None]:
 
 @command
 def validate(runs: Runs, columns: Columns = None, units: Units = None, injection: Injection = "rec",
-             allow: Allow = None, as_json: Json = False,
+             allow: Allow = None, tokens_per_byte: TokensPerByte = None, count_convention: Convention = None,
+             as_json: Json = False,
              out_: Annotated[Path | None, typer.Option("--out", help="Write the clean table.")] = None) -> int:
     """Check a table of runs: everything found, not the first fault only; write the clean table."""
     from bayesloop.runs import validate as check
     from bayesloop.runs import write_runs
 
     report = check(runs, columns=pairs(columns, "--columns"), units=pairs(units, "--units"), injection=injection,
-                   allow=tuple(allow or ()))
+                   allow=tuple(allow or ()), tokens_per_byte=tokens_per_byte, count_convention=count_convention)
     if out_ and report.runs is not None:
         write_runs(report.runs, out_)
     if as_json:
@@ -123,6 +127,11 @@ def validate(runs: Runs, columns: Columns = None, units: Units = None, injection
     if report.summary:
         import pandas as pd
         print_table(pd.DataFrame(report.summary), "Runs kept")
+    if report.runs is not None:
+        for unfit in _unfit_for_phi(report.runs):
+            say(f"  note: {unfit}")
+    if out_:
+        say(f"  clean table written to {out_}" if report.runs is not None else f"  nothing written to {out_}")
     say("sound" if report.ok else "not usable as it is: see the problems above", "green" if report.ok else "bold red")
     return DONE if report.ok else BAD_INPUT
 
@@ -156,14 +165,16 @@ def point(runs: Runs, law: LawName = "recurrence", probe: Annotated[str, typer.O
           num_bootstrap: Annotated[int, typer.Option(min=0)] = 200,
           bootstrap: Annotated[str, typer.Option(help="block, runs or wild.")] = "block", seed: Seed = 0,
           columns: Columns = None, units: Units = None, injection: Injection = "rec", where: Where = None,
-          allow: Allow = None, as_json: Json = False) -> int:
+          allow: Allow = None, tokens_per_byte: TokensPerByte = None, count_convention: Convention = None,
+          as_json: Json = False) -> int:
     """The paper's point estimate: Huber loss, many starts, bootstrap interval."""
     import pandas as pd
 
     from bayesloop.pointfit import point_fit
     from bayesloop.selection import anchored
 
-    table = anchored(_read(runs, columns, units, injection, where, allow), probe)
+    reading = (columns, units, injection, allow, tokens_per_byte, count_convention)
+    table = anchored(_read(runs, where, *reading), probe)
     with progress("bootstrap") as advance:
         result = point_fit(table, law=law, fix=numbers(fix, "--fix"), num_starts=num_starts,
                            num_bootstrap=num_bootstrap, bootstrap=bootstrap, seed=seed, progress=advance)
@@ -196,12 +207,14 @@ def fit(runs: Runs,
         prior: Prior_ = None, fix: Fix = None, num_warmup: Annotated[int, typer.Option(min=100)] = 1000,
         num_samples: Annotated[int, typer.Option(min=100)] = 1000, num_chains: Annotated[int, typer.Option(min=2)] = 4,
         seed: Seed = 0, columns: Columns = None, units: Units = None, injection: Injection = "rec", where: Where = None,
-        allow: Allow = None, as_json: Json = False) -> int:
+        allow: Allow = None, tokens_per_byte: TokensPerByte = None, count_convention: Convention = None,
+        as_json: Json = False) -> int:
     """Sample the posterior of a law and write it with its evidence."""
     from bayesloop.inference import fit as sample
-    from bayesloop.posterior import save
+    from bayesloop.posterior import check_writable, save
 
-    table = _read(runs, columns, units, injection, where, allow)
+    check_writable(out_)
+    table = _read(runs, where, columns, units, injection, allow, tokens_per_byte, count_convention)
     with progress("sampling") as advance:
         post = sample(table, law=law, errors=errors, phi=phi, share=share, priors=pairs(prior, "--prior"),
                       fix=numbers(fix, "--fix"), recipe=recipe, num_warmup=num_warmup, num_samples=num_samples,
@@ -229,6 +242,7 @@ def compare(posteriors: Annotated[list[Path], typer.Argument(
                 help="Posterior files from `bayesloop fit`; with --assumptions also one table of runs.")],
             reference: Annotated[str, typer.Option(help="Probe that differences are taken from.")] = "baseline",
             rope: Annotated[float | None, typer.Option(
+                min=0,
                 help="Half-width of the region of practical equivalence of Δφ.")] = None,
             prob: Probability = 0.95,
             figure: Annotated[Path | None, typer.Option(help="Write the figure as FIGURE.svg and FIGURE.png.")] = None,
@@ -261,7 +275,7 @@ def demo(runs: Runs = Path("data/paper_grid.csv"),
     """The whole job on the paper's runs: its point fits redone, the posterior of φ, Δφ by probe, figures."""
     from bayesloop.demo import run_demo
 
-    return DONE if run_demo(_read(runs, None, None, "rec", None, None), out_, seed) else NOT_CONVERGED
+    return DONE if run_demo(_read(runs, None), out_, seed) else NOT_CONVERGED
 
 
 def _under_assumptions(paths: Sequence[Path], reference: str, prob: float, where: str | None, seed: int) -> Any:
@@ -274,16 +288,31 @@ def _under_assumptions(paths: Sequence[Path], reference: str, prob: float, where
     if len(paths) > 1:
         raise InputError("--assumptions takes posteriors of one table, or one table of runs")
     with progress("sampling") as advance:
-        return compare_assumptions(_read(paths[0], None, None, "rec", where, None), reference=reference, prob=prob,
+        return compare_assumptions(_read(paths[0], where), reference=reference, prob=prob,
                                    seed=seed, progress=lambda recipe, done, total: advance(done, total))
 
 
-def _read(path: Path, columns: Sequence[str] | None, units: Sequence[str] | None, injection: str, where: str | None,
-          allow: Sequence[str] | None) -> pd.DataFrame:
+def _read(path: Path, where: str | None, columns: Sequence[str] | None = None, units: Sequence[str] | None = None,
+          injection: str = "rec", allow: Sequence[str] | None = None, tokens_per_byte: float | None = None,
+          count_convention: str | None = None) -> pd.DataFrame:
     from bayesloop.compilation import enable_cache
     from bayesloop.runs import read_runs, select
 
     enable_cache()
     runs = read_runs(path, columns=pairs(columns, "--columns"), units=pairs(units, "--units"), injection=injection,
-                     allow=tuple(allow or ()))
+                     allow=tuple(allow or ()), tokens_per_byte=tokens_per_byte, count_convention=count_convention)
     return select(runs, where) if where else runs
+
+
+def _unfit_for_phi(runs: pd.DataFrame) -> list[str]:
+    """Why a sound table could still not tell φ."""
+    from bayesloop.runs import check_identifiable
+
+    found = []
+    try:
+        check_identifiable(runs)
+    except InputError as error:
+        found.append(str(error))
+    if len(runs) > 1 and runs["loss"].nunique() == 1:
+        found.append(f"every loss is {runs['loss'].iloc[0]:g}: nothing varies that a law could explain")
+    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
+from bayesloop.identification import cells_without_runs
 from bayesloop.layout import ANCHORED_BY_DEFINITION
 from bayesloop.posterior import PosteriorError
 from bayesloop.selection import ANCHOR
@@ -46,12 +48,14 @@ def compare(post: xr.DataTree | Sequence[xr.DataTree], reference: str = ANCHOR,
         If a posterior has no φ by probe, did not converge, or the reference is not among the probes.
     """
     posts = [post] if isinstance(post, xr.DataTree) else list(post)
+    low, high = _region(rope, prob)
     phi = _collect(posts)
     if reference not in phi:
         raise PosteriorError(f"reference {reference!r} is not among the probes; found {', '.join(phi)}")
     rows = []
     for probe, draws in phi.items():
-        for r in draws["r"].values if "r" in draws.dims else [None]:
+        shared = [r for r in draws["r"].values if r in phi[reference]["r"].values] if "r" in draws.dims else [None]
+        for r in shared:
             own, base = (array if r is None else array.sel(r=r) for array in (draws, phi[reference]))
             row: dict[str, Any] = {"probe": probe} if r is None else {"probe": probe, "r": str(r)}
             row |= _described("", own.values, prob)
@@ -59,13 +63,22 @@ def compare(post: xr.DataTree | Sequence[xr.DataTree], reference: str = ANCHOR,
             row |= _described("delta_", difference, prob)
             row["p_positive"] = np.nan if probe == reference else float(np.mean(difference > 0))
             if rope is not None:
-                low, high = (-rope, rope) if isinstance(rope, int | float) else rope
                 inside = np.mean((difference > low) & (difference < high))
                 row["in_rope"] = np.nan if probe == reference else float(inside)
             rows.append(row)
     table = pd.DataFrame(rows)
     table.attrs = {"reference": reference, "prob": prob, "rope": rope, "notes": _notes(posts, phi, reference)}
     return table
+
+
+def _region(rope: Any, prob: float) -> tuple[float, float]:
+    """The region of practical equivalence as two numbers, checked along with the probability."""
+    if not 0 < prob < 1:
+        raise PosteriorError(f"prob is {prob}; expected a probability between 0 and 1, such as 0.95")
+    low, high = (np.nan, np.nan) if rope is None else rope if isinstance(rope, tuple | list) else (-rope, rope)
+    if rope is not None and not low < high:
+        raise PosteriorError(f"rope is {rope}; expected a positive number, or a lower and a higher one")
+    return float(low), float(high)
 
 
 def _described(prefix: str, values: np.ndarray, prob: float) -> dict[str, float]:
@@ -76,7 +89,9 @@ def _described(prefix: str, values: np.ndarray, prob: float) -> dict[str, float]
 
 
 def _collect(posts: list[xr.DataTree]) -> dict[str, xr.DataArray]:
-    """Draws of φ by probe, dims (sample[, r]), the average over r appended to r."""
+    """Draws of φ by probe, dims (sample[, r]), r without the counts that have no runs, their average appended."""
+    if not posts:
+        raise PosteriorError("no posterior to compare; give at least one")
     found: dict[str, xr.DataArray] = {}
     for number, post in enumerate(posts):
         if "phi" not in post["posterior"]:
@@ -86,19 +101,20 @@ def _collect(posts: list[xr.DataTree]) -> dict[str, xr.DataArray]:
         phi = post["posterior"].to_dataset()["phi"]
         if "probe" not in phi.dims:
             raise PosteriorError("a posterior with one φ for all runs; fit with phi='probe' to compare probes")
-        if "r" in phi.dims:
-            average = phi.mean("r").expand_dims(r=[OVER_R])
-            phi = xr.concat([phi.assign_coords(r=phi["r"].astype(str)), average], "r")
+        empty = cells_without_runs(post)
         draws = phi.stack(sample=("chain", "draw")).reset_index("sample", drop=True)
         if number:  # draws of separate posteriors have no common order
             draws = draws.isel(sample=np.random.default_rng(number).permutation(draws.sizes["sample"]))
-        for probe in phi["probe"].values:
-            name = str(probe) if str(probe) not in found else f"{probe} ({number + 1})"
-            found[name] = draws.sel(probe=probe, drop=True)
+        for probe in map(str, phi["probe"].values):
+            own = draws.sel(probe=probe, drop=True)
+            if "r" in own.dims:
+                own = own.sel(r=[r for r in own["r"].values if (probe, int(r)) not in empty])
+                average = own.mean("r").expand_dims(r=[OVER_R])
+                own = xr.concat([own.assign_coords(r=own["r"].astype(str)), average], "r")
+            found[probe if probe not in found else f"{probe} ({number + 1})"] = own
     shortest = min(draws.sizes["sample"] for draws in found.values())
     found = {name: draws.isel(sample=slice(shortest)) for name, draws in found.items()}
-    kinds = {draws.dims for draws in found.values()}
-    if len(kinds) > 1:
+    if len({"r" in draws.dims for draws in found.values()}) > 1:
         raise PosteriorError("the posteriors differ in the structure of φ; fit all with the same phi=")
     return found
 
@@ -112,23 +128,37 @@ def _notes(posts: list[xr.DataTree], phi: Mapping[str, Any], reference: str) -> 
     if any(post.attrs["share"] == "none" and post["posterior"].sizes.get("probe", 1) > 1 for post in posts):
         notes.append('the probes were fitted apart (share="none"), each with its copy of the shared r = 1 runs: the '
                      'differences ignore what they have in common; fit with share="law" for credible differences')
-    for probe in phi:
-        if probe not in (reference, ANCHOR, *ANCHORED_BY_DEFINITION) and not any(has_anchor(p, probe) for p in posts):
-            notes.append(f"{probe}: no r = 1 run of this recipe, so its φ leans on the baseline's: Δφ says what size "
-                         "of plain model it performs like, not that a recurrence is worth more; r = 1 runs of the "
-                         "recipe would tell")
-    return notes
+    models = {tuple(str(post.attrs.get(name)) for name in ("law", "errors", "data_injection")) for post in posts}
+    if len(models) > 1:
+        shown = " against ".join(", ".join(model) for model in sorted(models))
+        notes.append(f"the posteriors differ in law, errors or injection: {shown}; a difference of φ between them "
+                     "mixes the recipe with the model")
+    for post in posts:
+        for probe in map(str, post["posterior"].to_dataset()["phi"]["probe"].to_numpy()):
+            if probe not in (reference, ANCHOR, *ANCHORED_BY_DEFINITION):
+                notes.append(f"{probe}: " + (_OWN_ANCHOR if has_anchor(post, probe) else _BORROWED_ANCHOR))
+        notes += json.loads(post.attrs.get("doubts", "[]"))
+    return list(dict.fromkeys(notes))
 
 
-def _identities(post: xr.DataTree) -> set[tuple]:
+_BORROWED_ANCHOR = (
+    "no r = 1 run of this recipe, so its φ leans on the baseline's: Δφ says what size of plain model it performs like, "
+    "not that a recurrence is worth more; it takes r = 1 runs of the recipe to tell")
+_OWN_ANCHOR = (
+    "has r = 1 runs of its own, but this model knows no effect of the recipe apart from φ: what the recipe does to "
+    "every model alike is counted as φ; look at the losses at r = 1 before reading Δφ as the worth of a recurrence")
+
+
+def _identities(post: xr.DataTree, which: Any = slice(None)) -> set[tuple]:
     """What makes a run the same run wherever it appears."""
-    data = post["constant_data"].to_dataset()
-    columns = [data[name].to_numpy() for name in ("n_once", "n_rec", "r", "tokens")]
-    return set(zip(*columns, post["observed_data"].to_dataset()["loss"].to_numpy(), strict=True))
+    data = post["constant_data"].to_dataset().assign(loss=post["observed_data"].to_dataset()["loss"])
+    columns = [data[name].to_numpy()[which].tolist() for name in ("n_once", "n_rec", "r", "tokens", "loss")]
+    return set(zip(*columns, strict=True))
 
 
 def has_anchor(post: xr.DataTree, probe: str) -> bool:
     """Whether a posterior has r = 1 runs of the probe itself; a copy of the baseline's is none."""
     data = post["constant_data"].to_dataset()
-    own = (data["probe"].to_numpy() == probe) & (data["r"].to_numpy() == 1)
-    return bool(own.any()) and post.attrs["share"] == "law"
+    plain = data["r"].to_numpy() == 1
+    own, anchor = (_identities(post, plain & (data["probe"].to_numpy() == name)) for name in (probe, ANCHOR))
+    return bool(own - anchor)

@@ -88,8 +88,9 @@ def show_posterior(post: xr.DataTree, path: Path, as_json: bool = False, title: 
     if as_json:
         print_json({"posterior": path, "converged": bool(post.attrs["converged"]), "verdict": post.attrs["verdict"],
                     "parameters": {str(name): dict(row) for name, row in summary.iterrows()},
-                    "convergence": attribute(post, "convergence"),
-                    "settings": {str(name): value for name, value in post.attrs.items() if name != "convergence"}})
+                    "convergence": attribute(post, "convergence"), "doubts": attribute(post, "doubts"),
+                    "settings": {str(name): value for name, value in post.attrs.items()
+                                 if name not in ("convergence", "doubts")}})
         return
     fixed = attribute(post, "fix")
     about = [f"law {post.attrs['law']}", f"errors {post.attrs['errors']}", f"{post['observed_data'].sizes['run']} runs",
@@ -102,6 +103,8 @@ def show_posterior(post: xr.DataTree, path: Path, as_json: bool = False, title: 
         first = attribute(post, "convergence")[0]
         say(f"the first attempt did not converge ({'; '.join(first['problems'])}); repeated with a stricter sampler")
     say(post.attrs["verdict"], "green" if post.attrs["converged"] else "bold red")
+    for doubt in attribute(post, "doubts"):
+        say(f"note: {doubt}", "yellow")
     say(f"written to {path}")
 
 
@@ -209,6 +212,8 @@ def pairs(items: Sequence[str] | None, option: str) -> dict[str, str]:
         name, equals, value = item.partition("=")
         if not equals or not name.strip():
             raise InputError(f"{option} {item!r}: expected NAME=VALUE")
+        if name.strip() in found:
+            raise InputError(f"{option}: {name.strip()!r} is given twice")
         found[name.strip()] = value.strip()
     return found
 

@@ -61,7 +61,8 @@ class Convergence:
         return {**asdict(self), "converged": self.converged, "verdict": self.verdict}
 
 
-def assess(values: Mapping[str, np.ndarray], stats: Mapping[str, np.ndarray], max_tree_depth: int) -> Convergence:
+def assess(values: Mapping[str, np.ndarray], stats: Mapping[str, np.ndarray], max_tree_depth: int,
+           labels: Mapping[str, list[list]] | None = None) -> Convergence:
     """Diagnose draws.
 
     Parameters
@@ -72,6 +73,8 @@ def assess(values: Mapping[str, np.ndarray], stats: Mapping[str, np.ndarray], ma
         `diverging` and `n_steps`.
     max_tree_depth : int
         The limit the sampler had.
+    labels : mapping of str to list, optional
+        Coordinates along each further dimension of a parameter, by which it is named.
 
     Returns
     -------
@@ -80,8 +83,10 @@ def assess(values: Mapping[str, np.ndarray], stats: Mapping[str, np.ndarray], ma
     diagnostics: dict[str, dict[str, float]] = {"rhat": {}, "ess_bulk": {}, "ess_tail": {}}
     for name, value in values.items():
         for place in np.ndindex(value.shape[2:]):
+            names = [str(own[i]) for own, i in zip((labels or {}).get(name, ()), place, strict=False)] or place
+            label = name + (f"[{', '.join(map(str, names))}]" if place else "")
             for kind, found in diagnose(value[(..., *place)]).items():
-                diagnostics[kind][name + (str(list(place)) if place else "")] = found
+                diagnostics[kind][label] = found
     worst = {"rhat": max(diagnostics["rhat"], key=diagnostics["rhat"].__getitem__)}
     worst |= {kind: min(diagnostics[kind], key=diagnostics[kind].__getitem__) for kind in ("ess_bulk", "ess_tail")}
     extreme = {kind: diagnostics[kind][name] for kind, name in worst.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -19,10 +20,11 @@ from arviz_base import from_dict
 import bayesloop
 from bayesloop.convergence import Convergence, assess
 from bayesloop.errors import ErrorModel, pointwise
-from bayesloop.laws import Law
+from bayesloop.identification import doubts
+from bayesloop.laws import Law, LawError
 from bayesloop.model import Model, build_model
 from bayesloop.runs import check_identifiable, fingerprint
-from bayesloop.sampling import STRETCH, Draws, Settings, run_nuts
+from bayesloop.sampling import STRETCH, Draws, Settings, quick_compile, run_nuts
 from bayesloop.schema import SCHEMA_VERSION
 
 STRICTER = (0.99, 12)  # target_accept_prob and max_tree_depth of the one retry, which also doubles both counts
@@ -53,15 +55,15 @@ def fit(runs: pd.DataFrame, law: str | Law = "recurrence", errors: str | ErrorMo
     num_warmup, num_samples, num_chains, seed, target_accept_prob, max_tree_depth
         As in NumPyro; the counts of iterations are rounded up to a multiple of 50.
     progress : callable, optional
-        Called as ``progress(done, total)`` with iterations of one chain.
+        Called as ``progress(done, total)`` with iterations, all chains together.
 
     Returns
     -------
     DataTree
         Groups posterior, sample_stats, log_likelihood, log_prior, prior, prior_predictive, posterior_predictive,
         observed_data, constant_data; dims chain, draw, run, probe, r. The attributes carry law, priors, data hash,
-        versions, seed and the verdict on convergence (`converged`: 1 or 0, `verdict`: a sentence). A fit that has
-        not converged is repeated once with a stricter sampler, and says so.
+        versions, seed, the verdict on convergence (`converged`: 1 or 0, `verdict`: a sentence) and `doubts`: what the
+        runs did not decide. A fit that has not converged is repeated once with a stricter sampler, and says so.
 
     Raises
     ------
@@ -69,26 +71,39 @@ def fit(runs: pd.DataFrame, law: str | Law = "recurrence", errors: str | ErrorMo
         If a name, prior or fixed value is impossible, or the table cannot identify the law.
     """
     model = build_model(runs, law, errors, phi, share, priors, fix, recipe)
-    free = [name for name in model.law.priors if name not in model.fix]
-    check_identifiable(runs, law_has_phi="phi" in free, n_parameters=len(free))
+    n_free = sum(math.prod(model.shape(name)) for name in model.free)
+    check_identifiable(runs, law_has_phi="phi" in model.free, n_parameters=n_free)
     if model.errors.warning:
         warnings.warn(model.errors.warning, stacklevel=2)
     settings = Settings(num_warmup, num_samples, target_accept_prob, max_tree_depth)
+    _check_sampling(settings, num_chains, seed)
     draws, convergence = _attempt(model, settings, num_chains, seed, progress)
     attempts = [convergence]
     if not convergence.converged:
-        settings = Settings(2 * num_warmup, 2 * num_samples, *STRICTER)
+        stricter = (max(own, least) for own, least in zip((target_accept_prob, max_tree_depth), STRICTER, strict=True))
+        settings = Settings(2 * num_warmup, 2 * num_samples, *stricter)  # type: ignore[arg-type]
         draws, convergence = _attempt(model, settings, num_chains, seed + 1, progress)
         attempts.append(convergence)
     tree = _tree(model, draws, seed)
     tree.attrs.update(_provenance(model, runs, settings, num_chains, seed), **_evidence(attempts))
+    tree.attrs.update(sampler_seed=seed + len(attempts) - 1, doubts=json.dumps(doubts(tree)))
     return tree
+
+
+def _check_sampling(settings: Settings, num_chains: int, seed: int) -> None:
+    for name, value, low, high in (
+            ("num_warmup", settings.num_warmup, 1, 10**7), ("num_samples", settings.num_samples, 4, 10**7),
+            ("num_chains", num_chains, 1, 10**4), ("seed", seed, 0, 2**32 - 2),
+            ("target_accept_prob", settings.target_accept_prob, 0.01, 0.9999),
+            ("max_tree_depth", settings.max_tree_depth, 1, 20)):
+        if not low <= value <= high:
+            raise LawError(f"{name} is {value}; expected {low} to {high}")
 
 
 def _attempt(model: Model, settings: Settings, num_chains: int, seed: int,
              progress: Callable[[int, int], None] | None) -> tuple[Draws, Convergence]:
     done = 0
-    total = sum(-(-n // STRETCH) * STRETCH for n in (settings.num_warmup, settings.num_samples))
+    total = num_chains * sum(-(-n // STRETCH) * STRETCH for n in (settings.num_warmup, settings.num_samples))
 
     def advance(iterations: int) -> None:
         nonlocal done
@@ -99,14 +114,15 @@ def _attempt(model: Model, settings: Settings, num_chains: int, seed: int,
     keys = jax.random.split(jax.random.key(seed), num_chains)
     draws = run_nuts(model, model.layout.data, keys, settings, progress=advance)
     free = {name: draws.values[name] for name in model.free}
-    return draws, assess(free, draws.stats, settings.max_tree_depth)
+    labels = {name: [model.coords[dim] for dim in model.dims(name)] for name in free}
+    return draws, assess(free, draws.stats, settings.max_tree_depth, labels)
 
 
 def _tree(model: Model, draws: Draws, seed: int) -> xr.DataTree:
     posterior = {name: draws.values[name] for name in model.free}
-    simulate = _simulator(model)
     n_chains, n_draws = draws.stats["n_steps"].shape
     keys = jax.random.split(jax.random.key(seed), n_chains + 2)
+    simulate = _simulator(model, {name: value[0] for name, value in posterior.items()}, keys[0])
     parts = [simulate({name: value[i] for name, value in posterior.items()}, keys[i]) for i in range(n_chains)]
     log_likelihood, replicated, log_prior = jax.tree.map(lambda *arrays: np.stack(arrays), *parts)
     prior = jax.vmap(model.sample_prior)(jax.random.split(keys[-1], n_draws))
@@ -125,7 +141,7 @@ def _tree(model: Model, draws: Draws, seed: int) -> xr.DataTree:
     return from_dict(groups, coords={dim: model.coords[dim] for dim in used}, dims=dims)
 
 
-def _simulator(model: Model) -> Callable:
+def _simulator(model: Model, example: dict[str, Any], key: Any) -> Callable:
     """Compiled (draws, key) → log likelihood and replicated loss by draw and run, log prior by parameter."""
     data = {name: jax.tree.map(jnp.asarray, value) for name, value in model.layout.data.items()}
 
@@ -136,7 +152,7 @@ def _simulator(model: Model) -> Callable:
     def many(values: dict, key: Any) -> tuple[Any, Any, dict]:
         return jax.vmap(one)(values, jax.random.split(key, len(next(iter(values.values())))))
 
-    return jax.jit(many)
+    return quick_compile(jax.jit(many).lower(example, key))
 
 
 def _provenance(model: Model, runs: pd.DataFrame, settings: Settings, num_chains: int, seed: int) -> dict[str, Any]:

@@ -84,7 +84,7 @@ class Prior:
         if match is None:
             raise LawError(f"prior {text!r} is not of the form Family(number, …), for example Normal(0.5, 0.5)")
         try:
-            args = tuple(float(part) for part in match[2].split(",") if part.strip())
+            args = tuple(float(part) for part in match[2].split(","))
         except ValueError:
             raise LawError(f"prior {text!r}: the arguments must be numbers, for example Normal(0.5, 0.5)") from None
         return cls(match[1], args, "given")

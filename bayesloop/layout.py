@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,6 +83,7 @@ class Layout:
         runs = runs.assign(run_id=_labels(runs))
         if share == "none":
             apart = {probe: anchored(runs, probe) for probe in probes}
+            _check_apart(runs, apart)
             runs = pd.concat([own.assign(probe=probe, run_id=own["run_id"] + f" @ {probe}")
                               for probe, own in apart.items()], ignore_index=True)
         recurrences = sorted({int(r) for r in runs["r"] if r > 1}) or [1]
@@ -112,6 +113,19 @@ class Layout:
     def data(self) -> dict[str, Any]:
         """What the model is called with; other losses may be put in while the model stays."""
         return {"design": self.design, "loss": self.loss, "log_se": self.log_se}
+
+
+def _check_apart(runs: pd.DataFrame, apart: Mapping[str, pd.DataFrame]) -> None:
+    """Refuse separate fits in which a probe has no anchor, or a run no fit."""
+    for probe, own in apart.items():
+        if not (own["r"] == 1).any():
+            raise LawError(f"probe {probe!r} has no r = 1 run to anchor a fit of its own; name the probe of the shared "
+                           f'r = 1 runs {ANCHOR!r}, at the budgets {probe} has, or fit with share="law"')
+    used = set().union(*(own["run_id"] for own in apart.values()))
+    left = [label for label in runs["run_id"] if label not in used]
+    if left:
+        raise LawError(f"{len(left)} runs belong to no separate fit, such as {left[0]}: r = 1 runs at budgets that no "
+                       "probe has; leave them out (--where) or fit with share=\"law\"")
 
 
 def _labels(runs: pd.DataFrame) -> list[str]:

@@ -203,6 +203,11 @@ def build_model(runs: pd.DataFrame, law: str | Law = "recurrence", errors: str |
                        f"{', '.join(name for part in parts for name in part)}; rename one")
     resolved = resolve_priors(defaults, priors)
     fix = _checked_fix(fix or {}, resolved)
+    if not set(resolved) - set(fix):
+        raise LawError("every parameter is fixed: nothing is left to infer")
+    unused = set(priors or ()) & set(fix)
+    if unused:
+        raise LawError(f"both a prior and a fixed value for {', '.join(sorted(unused))}; give one of them")
     layout = Layout.of(runs, share, term.looped)
     if term.priors and not layout.recipes:
         raise LawError(f"recipe={recipe!r} is what recipes do besides changing phi, but all runs are the baseline's; "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,20 @@ def save(post: xr.DataTree, path: str | os.PathLike[str]) -> None:
         raise PosteriorError(f"{os.fspath(path)}: cannot be written ({reason}); choose a writable place") from None
 
 
+def check_writable(path: str | os.PathLike[str]) -> None:
+    """Refuse a place where nothing can be written, before hours are spent on what should stand there.
+
+    Raises
+    ------
+    PosteriorError
+        If the folder does not exist or cannot be written, or the path is a folder.
+    """
+    target = Path(path)
+    if target.is_dir() or not target.parent.is_dir() or not os.access(target.parent, os.W_OK):
+        reason = "it is a folder" if target.is_dir() else f"{target.parent} is no folder that can be written"
+        raise PosteriorError(f"{target}: cannot be written ({reason}); choose a writable place")
+
+
 def load(path: str | os.PathLike[str]) -> xr.DataTree:
     """Read a posterior written by `save`, into memory.
 
@@ -47,8 +62,9 @@ def load(path: str | os.PathLike[str]) -> xr.DataTree:
             post = tree.load()
     except FileNotFoundError:
         raise PosteriorError(f"{os.fspath(path)}: no such file; `bayesloop fit RUNS --out FILE` writes one") from None
-    except (OSError, ValueError) as error:
-        raise PosteriorError(f"{os.fspath(path)}: not readable as netCDF ({str(error).splitlines()[0]})") from None
+    except (OSError, ValueError):  # HDF5's own words name signatures and times, which help nobody
+        raise PosteriorError(f"{os.fspath(path)}: not a netCDF file that can be read; expected a posterior written by "
+                             "`bayesloop fit RUNS --out FILE` (a table of runs goes to `bayesloop fit`)") from None
     if "posterior" not in post.children or "law" not in post.attrs:
         raise PosteriorError(f"{os.fspath(path)}: not a posterior written by bayesloop; expected a group `posterior` "
                              "and the attribute `law`")

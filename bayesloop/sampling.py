@@ -1,15 +1,17 @@
 """NUTS over a batch of independent problems: the chains of one fit, or one chain for each of many data sets.
 
-NumPyro's own kernel, mapped over the batch and run in short compiled stretches, so that progress can be shown and
-an interrupt is heeded. All chains advance together; with several cores, each takes an equal share of them.
+NumPyro's own kernel, run in short compiled stretches, so that progress can be shown and an interrupt is heeded. The
+cores share the chains, each taking the next one when it is free. No chain waits for another's longer trajectory, and
+its draws depend on its key alone: neither the number of cores nor the other chains change a digit.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass
+from threading import Event, Lock
 from typing import Any
 
 import jax
@@ -25,7 +27,7 @@ from numpyro.infer.util import constrain_fn, potential_energy
 STRETCH = 50  # iterations between two looks at the clock and the keyboard
 START_RADIUS = 1.0  # chains start uniformly within this distance of 0 in unconstrained coordinates
 # A fit runs for about a second; this halves the compiler's time and slows the program by a fifth (measured).
-_QUICK_COMPILE: dict[str, str | bool] = {"xla_cpu_use_fusion_emitters": False}
+_QUICK_COMPILE: dict[str, Any] = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 1}
 
 
 @dataclass(frozen=True)
@@ -46,60 +48,71 @@ class Draws:
     stats: dict[str, np.ndarray]
 
 
-def run_nuts(model: Callable, data: Any, keys: jax.Array, settings: Settings, batched: bool = False,
-             progress: Callable[[int], None] | None = None) -> Draws:
+def run_nuts(model: Callable, data: Mapping[str, Any], keys: jax.Array, settings: Settings,
+             batched: tuple[str, ...] = (), progress: Callable[[int], None] | None = None) -> Draws:
     """Sample a NumPyro model by NUTS with a dense mass matrix.
 
     Parameters
     ----------
     model : callable
         ``model(data)``, a NumPyro model whose sites are all continuous.
-    data : pytree of arrays
-        Its argument; with `batched` every array has a leading axis of the length of `keys`.
+    data : mapping of str to pytree of arrays
+        Its argument.
     keys : array of PRNG keys, shape (chain,)
         One for each chain.
     settings : Settings
-    batched : bool
-        Whether each chain has data of its own.
+    batched : tuple of str
+        Entries of `data` that each chain has for itself: arrays with a leading axis of the length of `keys`.
     progress : callable, optional
-        Called with the number of iterations done since the last call.
+        Called with the number of iterations done since the last call, by any chain.
 
     Returns
     -------
     Draws
         After warm-up; deterministic sites included.
     """
-    data = jax.tree.map(jnp.asarray, data)
+    data = jax.tree.map(jnp.asarray, dict(data))
     warmup, samples = (-(-n // STRETCH) for n in (settings.num_warmup, settings.num_samples))
-    n_shares = max(n for n in range(1, (os.cpu_count() or 1) + 1) if len(keys) % n == 0)
-    shares = np.split(np.arange(len(keys)), n_shares)
 
-    def part(share: np.ndarray) -> Any:
-        return jax.tree.map(lambda array: array[share], data) if batched else data
+    def own(chain: int) -> dict[str, Any]:
+        return {name: jax.tree.map(lambda array: array[chain], entry) if name in batched else entry
+                for name, entry in data.items()}
 
-    start, advance, finish = _compile(model, keys[shares[0]], part(shares[0]), settings, 0 if batched else None)
+    start, advance, finish = _compile(model, keys[0], own(0), settings)
+    stop, lock = Event(), Lock()
 
-    def run(share: np.ndarray) -> tuple[dict, dict]:
-        own = part(share)
-        state, kept = start(keys[share], own), []
+    def run(chain: int) -> tuple[dict, dict]:
+        mine = own(chain)
+        state, kept = start(keys[chain], mine), []
         for stretch in range(warmup + samples):
-            state, collected = jax.block_until_ready(advance(state, own))
+            if stop.is_set():
+                raise CancelledError
+            state, (positions, stats) = jax.block_until_ready(advance(state, mine))
             if stretch >= warmup:
-                kept.append((finish(collected[0], own), collected[1]))
-            if progress and share[0] == 0:
-                progress(STRETCH)
-        return jax.tree.map(lambda *parts: np.concatenate(parts, axis=1), *kept)
+                kept.append((finish(positions, mine), stats))
+            if progress:
+                with lock:
+                    progress(STRETCH)
+        return jax.tree.map(lambda *parts: np.concatenate(parts), *kept)
 
-    with ThreadPoolExecutor(n_shares) as pool:
-        values, stats = jax.tree.map(lambda *arrays: np.concatenate(arrays), *pool.map(run, shares))
+    with ThreadPoolExecutor(_cores()) as pool:
+        try:
+            chains = list(pool.map(run, range(len(keys))))
+        except BaseException:  # an interrupt too: the other chains end at their next stretch
+            stop.set()
+            raise
+    values, stats = jax.tree.map(lambda *arrays: np.stack(arrays), *chains)
     return Draws(values, stats)
 
 
-def _compile(model: Callable, keys: jax.Array, data: Any, settings: Settings,
-             axis: int | None) -> tuple[Any, Any, Any]:
-    """The three compiled steps, mapped over chains: start, advance by one stretch, finish to natural values."""
-    one = jax.tree.map(lambda array: array[0], data) if axis == 0 else data
-    origin, unravel = ravel_pytree(_origin(model, one))
+def _cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _compile(model: Callable, key: jax.Array, data: Any, settings: Settings) -> tuple[Any, ...]:
+    """The three compiled steps of a chain: start, advance by one stretch, finish to natural values."""
+    origin, unravel = ravel_pytree(_origin(model, data))
     init_kernel, sample_kernel = hmc(
         potential_fn_gen=lambda data: lambda flat: potential_energy(model, (data,), {}, unravel(flat)), algo="NUTS")
 
@@ -123,14 +136,15 @@ def _compile(model: Callable, keys: jax.Array, data: Any, settings: Settings,
         return jax.vmap(lambda flat: constrain_fn(model, (data,), {}, unravel(flat), return_deterministic=True)
                         )(positions)
 
-    started = _mapped(start, axis, keys, data)
-    advanced = _mapped(advance, axis, started.out_info, data)
-    return started, advanced, _mapped(finish, axis, advanced.out_info[1][0], data)
+    started = jax.jit(start).lower(key, data)
+    advanced = jax.jit(advance).lower(started.out_info, data)
+    finished = jax.jit(finish).lower(advanced.out_info[1][0], data)
+    with ThreadPoolExecutor() as pool:  # the compiler takes most of the time of a fit
+        return tuple(pool.map(quick_compile, (started, advanced, finished)))
 
 
-def _mapped(function: Callable, axis: int | None, first: Any, data: Any) -> Any:
-    """Compile a function of (first, data), mapped over chains."""
-    lowered = jax.jit(jax.vmap(function, in_axes=(0, axis))).lower(first, data)
+def quick_compile(lowered: Any) -> Any:
+    """Compile a lowered function in little time; for programs that run for seconds, not minutes."""
     try:
         return lowered.compile(compiler_options=_QUICK_COMPILE)
     except Exception:  # an XLA that does not know the option

@@ -155,6 +155,8 @@ def read_run(path: str | os.PathLike[str], curves: bool = True) -> Run:
         If the file cannot be opened (missing, truncated, locked by a writer) or is not a run file.
     """
     with _opened(path) as file:
+        if "posterior" in file:
+            raise SchemaError(f"{path}: a posterior, not a table of runs; `bayesloop compare` takes it")
         if "run_id" not in file.attrs:
             raise SchemaError(f"{path}: no attribute run_id at the root; expected a run file as written by write_run")
         return _read_run(file, curves)

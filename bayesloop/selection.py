@@ -59,7 +59,7 @@ def select(runs: pd.DataFrame, where: str) -> pd.DataFrame:
 def anchored(runs: pd.DataFrame, probe: str) -> pd.DataFrame:
     """A probe's runs and the runs that anchor them: the baseline's r = 1 runs at the budgets the probe has.
 
-    Without a `budget` column, all the baseline's r = 1 runs.
+    Without budgets for all of them, all the baseline's r = 1 runs.
 
     Raises
     ------
@@ -70,7 +70,7 @@ def anchored(runs: pd.DataFrame, probe: str) -> pd.DataFrame:
     if not own.any():
         raise RunsError(f"no runs of probe {probe!r}; the table has {', '.join(sorted(set(runs['probe'])))}")
     anchor = ((runs["probe"] == ANCHOR) & (runs["r"] == 1)).to_numpy()
-    if "budget" in runs and runs.loc[own, "budget"].notna().all():
+    if "budget" in runs and runs.loc[own | anchor, "budget"].notna().all():
         budgets = runs.loc[own, "budget"].to_numpy(float)
         near_one = np.isclose(runs["budget"].to_numpy(float)[:, None], budgets, rtol=BUDGET_TOLERANCE).any(axis=1)
         anchor = anchor & near_one

@@ -60,6 +60,24 @@ def test_several_posteriors_are_independent_and_shared_runs_are_named() -> None:
     assert any("share 2 runs" in note for note in table.attrs["notes"])
 
 
+@pytest.mark.parametrize(("options", "message"), [
+    ({"rope": -0.05}, "rope is -0.05"), ({"rope": float("nan")}, "rope is nan"), ({"rope": (0.1, -0.1)}, "rope is"),
+    ({"prob": 95}, "expected a probability"), ({"reference": "yours"}, "not among the probes"),
+])
+def test_impossible_questions_are_refused(options: dict, message: str) -> None:
+    with pytest.raises(PosteriorError, match=message):
+        bl.compare(made_up(draws(0, 0.4, 0.5), ["baseline", "mine"]), **options)
+    with pytest.raises(PosteriorError, match="at least one"):
+        bl.compare([])
+
+
+def test_posteriors_of_different_models_are_told_apart() -> None:
+    one, two = (made_up(draws(0, 0.4, 0.5), ["baseline", "mine"], law=law) for law in ("recurrence", "chinchilla"))
+    notes = bl.compare([one, two]).attrs["notes"]
+    assert any("differ in law" in note for note in notes)
+    assert not any(note.startswith("baseline") for note in notes)
+
+
 def test_no_comparison_without_convergence_or_without_phi() -> None:
     with pytest.raises(PosteriorError, match="has not converged"):
         bl.compare(made_up(draws(0, 0.4, 0.5), ["baseline", "mine"], converged=0))

@@ -122,7 +122,7 @@ def test_separate_fits_use_the_anchor_of_their_own_budgets(runs: pd.DataFrame) -
 
 @pytest.mark.parametrize(("where", "law", "message"), [
     ("r == 4 and probe == 'baseline'", "recurrence", "every run has r = 4: phi cannot be identified"),
-    ("budget == 4.64e17 and size == 6 and probe == 'baseline'", "recurrence", "4 runs for 6 parameters"),
+    ("budget == 4.64e17 and size == 6 and probe == 'baseline'", "recurrence", "4 runs for 7 parameters"),
 ])
 def test_tables_that_cannot_answer_are_refused(runs: pd.DataFrame, where: str, law: str, message: str) -> None:
     with pytest.raises(RunsError, match=message):

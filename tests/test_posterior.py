@@ -42,7 +42,7 @@ def test_opens_in_arviz(path: Path) -> None:
 def test_what_is_not_a_posterior_gets_one_message(tmp_path: Path) -> None:
     (tmp_path / "text.nc").write_text("loss")
     xr.Dataset({"x": ("i", [1.0])}).to_netcdf(tmp_path / "other.nc", engine="h5netcdf")
-    for name, expected in (("none.nc", "no such file"), ("text.nc", "not readable as netCDF"),
+    for name, expected in (("none.nc", "no such file"), ("text.nc", "not a netCDF file that can be read"),
                            ("other.nc", "not a posterior written by bayesloop")):
         with pytest.raises(PosteriorError, match=expected) as caught:
             bl.load(tmp_path / name)

@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
-from training.grid import ConfigError, Operation, RunConfig
+from training.grid import ConfigError, Operation, RunConfig, micro_batch_rows
 from training.parallel import Team
+from training.runfile import cpu_name
 
 
 def join_team(operation: Operation) -> Team:
@@ -32,10 +33,8 @@ def join_team(operation: Operation) -> Team:
 
 
 def planned_rows(config: RunConfig, team: Team) -> int:
-    """Rows of a micro-batch before any memory is measured: 32, 16, 8 rows of 2048 tokens by width, as published."""
-    width = config.architecture.width
-    tokens = 16_384 if team.device.type == "cpu" or width >= 1_920 else 32_768 if width >= 1_152 else 65_536
-    return max(1, tokens // config.architecture.seq_len)
+    """Rows of a micro-batch before any memory is measured."""
+    return micro_batch_rows(config, team.device.type == "cuda")
 
 
 def largest_divisor(number: int, limit: int) -> int:
@@ -51,12 +50,3 @@ def device_facts(team: Team, compute_dtype: torch.dtype) -> dict[str, Any]:
             "threads": torch.get_num_threads(), "compute_dtype": str(compute_dtype).removeprefix("torch."),
             "attention_backend": "sdpa", "cudnn_sdp": int(torch.backends.cuda.cudnn_sdp_enabled()),
             "peak_memory_bytes": 0}
-
-
-def cpu_name() -> str:
-    """Model name of the processor."""
-    try:
-        with open("/proc/cpuinfo") as file:
-            return next(line.partition(":")[2].strip() for line in file if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return "cpu"

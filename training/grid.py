@@ -18,6 +18,7 @@ from bayesloop.architecture import Architecture, Horizon, horizon, iso_depth, wi
 PAPER_REF_TOKENS = {True: 983_315_200, False: 1_016_083_200}  # r = 1, r > 1: 10 × parameters by use at size 10
 RESIDUAL_DTYPES = ("float32", "reference")
 COMPILE_MODES = ("auto", "none", "block", "whole")
+CHUNK_LOGITS = 2**28  # logits kept at once, in elements: 1 GiB in float32; larger heads are recomputed in backward
 
 
 class ConfigError(ValueError):
@@ -184,6 +185,13 @@ def recipe(arch: Architecture) -> str:
     if arch.backward_recurrences < arch.r:
         return "truncated"
     return "baseline" if arch.r == 1 or arch.scheme == "linear" else arch.scheme
+
+
+def micro_batch_rows(config: RunConfig, cuda: bool) -> int:
+    """Rows of a micro-batch as planned: 32, 16, 8 rows of 2048 tokens by width on a GPU, as published."""
+    width = config.architecture.width
+    tokens = 16_384 if not cuda or width >= 1_920 else 32_768 if width >= 1_152 else 65_536
+    return max(1, tokens // config.architecture.seq_len)
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,11 @@ class Training:
         if self.team.device.type == "cuda":
             self.facts["peak_memory_bytes"] = torch.cuda.max_memory_allocated()
         write_run(self.directory.curve, build_run(self.config, self.records, self.facts, self.peak, status))
-        self.directory.write_state(status, step=self.step, n_steps=self.n_steps)
+        self.write_state(status)
+
+    def write_state(self, state: str, **fields: Any) -> None:
+        """Replace state.json: where the run stands, and its micro-batch."""
+        self.directory.write_state(state, step=self.step, n_steps=self.n_steps, device_rows=self.device_rows, **fields)
 
     def batch(self, ids: np.ndarray, split: str = "train") -> tuple[Tensor, Tensor]:
         """Inputs and targets int64 `[B, T]` of rows, on this process's device."""
@@ -206,6 +210,8 @@ class Training:
             else:
                 break
         self.facts |= {"device_rows": self.device_rows, "compile_mode": self.mode}
+        if self.team.leads:
+            self.write_state("running")
 
     def try_step(self) -> str:
         """One forward and backward pass of one micro-batch: what failed (`memory`, `compile`), or an empty string."""
@@ -286,7 +292,7 @@ class Training:
         if self.team.leads:
             self.directory.journal.sync()
             self.write_curve("running" if state == "interrupted" else state)
-            self.directory.write_state(state, step=self.step, n_steps=self.n_steps, message=message)
+            self.write_state(state, message=message)
             if state == "done" and not self.operation.keep_checkpoints:
                 for path in checkpoints.found(self.directory.checkpoints):
                     path.unlink()

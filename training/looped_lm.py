@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from bayesloop.architecture import Architecture, ArchitectureError
+from training.grid import CHUNK_LOGITS
 from training.recurrence import SCHEMES, iterate
 
 NORM_EPS = 1e-6
 SOFT_CAP = 15.0
 ROPE_BASE = 10_000.0
 HEAD_STD = 0.001
-CHUNK_LOGITS = 2**28  # logits kept at once, in elements: 1 GiB in float32; larger heads are recomputed in backward
 
 
 def rms_norm(x: Tensor, weight: Tensor | None, dtype: torch.dtype) -> Tensor:

@@ -30,6 +30,15 @@ def peak_flops(device_name: str) -> float:
     return PEAK_FLOPS[max(names, key=len)] if names else math.nan
 
 
+def cpu_name() -> str:
+    """Model name of the processor."""
+    try:
+        with open("/proc/cpuinfo") as file:
+            return next(line.partition(":")[2].strip() for line in file if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return "cpu"
+
+
 def provenance() -> dict[str, Any]:
     """Code version, host and command line of this process, as run-file attributes."""
     root = Path(__file__).parent

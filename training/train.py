@@ -100,7 +100,7 @@ def train(config: RunConfig, operation: Operation) -> str:
         except Exception as error:
             log.debug("%s", traceback.format_exc())
             message = describe(error, directory)
-            fail(directory, message)
+            fail(directory, message, "memory" if type(error).__name__ == "OutOfMemoryError" else "error")
             raise RunError(message) from error
 
 
@@ -114,10 +114,11 @@ def describe(error: Exception, directory: RunDirectory) -> str:
     return f"{type(error).__name__}: {first}; the traceback is in {directory.log}"
 
 
-def fail(directory: RunDirectory, message: str) -> None:
-    """Note a failure in state.json, where the disk allows it."""
+def fail(directory: RunDirectory, message: str, reason: str = "error") -> None:
+    """Note a failure in state.json, where the disk allows it; reason `memory` asks for a smaller micro-batch."""
     try:
-        directory.write_state("failed", message=message)
+        directory.write_state("failed", message=message, reason=reason,
+                              device_rows=directory.read_state().get("device_rows"))
     except OSError:
         log.warning("state.json could not be written either")
 
