@@ -106,11 +106,8 @@ def simulate(scenario: Scenario, runs: pd.DataFrame, num: int, seed: int) -> np.
 
 def sample(model: Model, losses: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Draws of φ, shape (replicate, draw, …), one chain for each replicate, and whether each chain is sound."""
-    data = model.layout.data
-    many = {"design": type(data["design"])(*(np.broadcast_to(x, losses.shape) for x in data["design"])),
-            "loss": losses, "log_se": np.broadcast_to(data["log_se"], losses.shape)}
     keys = jax.random.split(jax.random.key(seed), len(losses))
-    draws = run_nuts(model, many, keys, Settings(500, 1000), batched=True)
+    draws = run_nuts(model, {**model.layout.data, "loss": losses}, keys, Settings(500, 1000), batched=("loss",))
     phi, diverged = draws.values["phi"], draws.stats["diverging"].mean(axis=1)
     flat = phi.reshape(*phi.shape[:2], -1)
     worst = np.array([[diagnose(one[:, j].reshape(2, -1))["rhat"] for j in range(one.shape[1])] for one in flat])

@@ -19,6 +19,7 @@ from arviz_stats import loo
 import bayesloop as bl
 from bayesloop.compilation import enable_cache
 from bayesloop.curves import residuals
+from bayesloop.matched import matched_differences
 from bayesloop.structures import RECIPES
 
 LOW, BASELINE = "budget <= 4.64e18", "probe == 'baseline'"
@@ -116,7 +117,14 @@ def errors(fits: Fits) -> None:
     print(pd.DataFrame(rows).to_string(index=False))
 
 
-FINDINGS = {"cells": cells, "structures": structures, "recipes": recipes, "errors": errors}
+def matched(fits: Fits) -> None:
+    """Without a model: −46, −40, −38 mnats for hyperconnections at r = 2, 4, 8; truncation +34, +21, +9."""
+    table = matched_differences([fits(errors="normal"), fits(BASELINE, errors="normal")])
+    numbers = ["raw", "corrected", "se", "pure", "pure_sd"]
+    print(table.assign(**{name: (1e3 * table[name]).round(1) for name in numbers}).to_string(index=False))
+
+
+FINDINGS = {"cells": cells, "matched": matched, "structures": structures, "recipes": recipes, "errors": errors}
 
 
 def main() -> None:
