@@ -1,8 +1,9 @@
-"""What the deciding commands share: options, numbers with suffixes, files. No command is defined here."""
+"""What the commands share: options, tables, numbers with suffixes, files. No command is defined here."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -106,3 +107,30 @@ def emit(table: pd.DataFrame, name: str, out: Path | None, as_json: bool, **more
             raise InputError(f"{out}: cannot be written ({error.strerror}); choose a writable place") from None
     if as_json:
         print_json({name: table.to_dict("records"), **{str(key): value for key, value in table.attrs.items()}, **more})
+
+
+def read_table(path: Path, where: str | None, columns: Sequence[str] | None = None, units: Sequence[str] | None = None,
+               injection: str = "rec", allow: Sequence[str] | None = None, tokens_per_byte: float | None = None,
+               count_convention: str | None = None) -> pd.DataFrame:
+    """The table of a file as the reading options have it, the chosen runs alone; compiled programs are kept."""
+    from bayesloop.compilation import enable_cache
+    from bayesloop.runs import read_runs, select
+
+    enable_cache()
+    runs = read_runs(path, columns=pairs(columns, "--columns"), units=pairs(units, "--units"), injection=injection,
+                     allow=tuple(allow or ()), tokens_per_byte=tokens_per_byte, count_convention=count_convention)
+    return select(runs, where) if where else runs
+
+
+def unfit_for_phi(runs: pd.DataFrame) -> list[str]:
+    """Why a sound table could still not tell φ."""
+    from bayesloop.runs import check_identifiable
+
+    found = []
+    try:
+        check_identifiable(runs)
+    except InputError as error:
+        found.append(str(error))
+    if len(runs) > 1 and runs["loss"].nunique() == 1:
+        found.append(f"every loss is {runs['loss'].iloc[0]:g}: nothing varies that a law could explain")
+    return found

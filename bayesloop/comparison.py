@@ -12,11 +12,11 @@ import pandas as pd
 import xarray as xr
 
 from bayesloop.identification import cells_without_runs
+from bayesloop.layout import ANCHORED_BY_DEFINITION
 from bayesloop.posterior import PosteriorError
 from bayesloop.selection import ANCHOR
 
 OVER_R = "mean"  # label of the average over the recurrence counts that were run
-ANCHORED_BY_DEFINITION = ("truncated",)  # at r = 1 there is nothing to truncate: the baseline's run is the probe's own
 
 
 def compare(post: xr.DataTree | Sequence[xr.DataTree], reference: str = ANCHOR,
@@ -136,7 +136,7 @@ def _notes(posts: list[xr.DataTree], phi: Mapping[str, Any], reference: str) -> 
     for post in posts:
         for probe in map(str, post["posterior"].to_dataset()["phi"]["probe"].to_numpy()):
             if probe not in (reference, ANCHOR, *ANCHORED_BY_DEFINITION):
-                notes.append(f"{probe}: " + (_OWN_ANCHOR if _has_anchor(post, probe) else _BORROWED_ANCHOR))
+                notes.append(f"{probe}: " + (_OWN_ANCHOR if has_anchor(post, probe) else _BORROWED_ANCHOR))
         notes += json.loads(post.attrs.get("doubts", "[]"))
     return list(dict.fromkeys(notes))
 
@@ -156,7 +156,7 @@ def _identities(post: xr.DataTree, which: Any = slice(None)) -> set[tuple]:
     return set(zip(*columns, strict=True))
 
 
-def _has_anchor(post: xr.DataTree, probe: str) -> bool:
+def has_anchor(post: xr.DataTree, probe: str) -> bool:
     """Whether a posterior has r = 1 runs of the probe itself; a copy of the baseline's is none."""
     data = post["constant_data"].to_dataset()
     plain = data["r"].to_numpy() == 1
