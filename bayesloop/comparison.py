@@ -135,8 +135,9 @@ def _notes(posts: list[xr.DataTree], phi: Mapping[str, Any], reference: str) -> 
                      "mixes the recipe with the model")
     for post in posts:
         for probe in map(str, post["posterior"].to_dataset()["phi"]["probe"].to_numpy()):
-            if probe not in (reference, ANCHOR, *ANCHORED_BY_DEFINITION):
-                notes.append(f"{probe}: " + (_OWN_ANCHOR if has_anchor(post, probe) else _BORROWED_ANCHOR))
+            own, adjusted = has_anchor(post, probe), post.attrs.get("recipe", "none") != "none"
+            if probe not in (reference, ANCHOR, *ANCHORED_BY_DEFINITION) and not (own and adjusted):
+                notes.append(f"{probe}: " + (_OWN_ANCHOR if own else _TOLD_BY_SHAPE if adjusted else _BORROWED_ANCHOR))
         notes += json.loads(post.attrs.get("doubts", "[]"))
     return list(dict.fromkeys(notes))
 
@@ -144,6 +145,9 @@ def _notes(posts: list[xr.DataTree], phi: Mapping[str, Any], reference: str) -> 
 _BORROWED_ANCHOR = (
     "no r = 1 run of this recipe, so its φ leans on the baseline's: Δφ says what size of plain model it performs like, "
     "not that a recurrence is worth more; it takes r = 1 runs of the recipe to tell")
+_TOLD_BY_SHAPE = (
+    "no r = 1 run of this recipe, so its effect and its φ are told apart only by how the gain changes with r, which is an "
+    "assumption; it takes r = 1 runs of the recipe to test it")
 _OWN_ANCHOR = (
     "has r = 1 runs of its own, but this model knows no effect of the recipe apart from φ: what the recipe does to "
     "every model alike is counted as φ; look at the losses at r = 1 before reading Δφ as the worth of a recurrence")
