@@ -11,8 +11,9 @@ from typing import Any
 __version__ = "0.1.0"
 
 _HOME = {
-    "read_runs": "runs", "select": "runs",
+    "read_runs": "runs", "select": "runs", "validate": "runs", "write_runs": "runs",
     "fit": "inference",
+    "save": "posterior", "load": "posterior",
     "point_fit": "pointfit",
     "compare": "comparison",
 }

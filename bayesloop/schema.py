@@ -74,7 +74,11 @@ CURVE_NAMES = {
 }
 
 
-class SchemaError(ValueError):
+class InputError(ValueError):
+    """What a user gave cannot be used; the message says what was found, where, what was expected and what to do."""
+
+
+class SchemaError(InputError):
     """A file that is not a run or sweep file of this schema; the message names the file and what was expected."""
 
 
@@ -142,8 +146,8 @@ def write_run(path: str | os.PathLike[str], run: Run) -> None:
         _write_run(file, run)
 
 
-def read_run(path: str | os.PathLike[str]) -> Run:
-    """Read one run file.
+def read_run(path: str | os.PathLike[str], curves: bool = True) -> Run:
+    """Read one run file; `curves=False` reads the attributes alone.
 
     Raises
     ------
@@ -153,7 +157,7 @@ def read_run(path: str | os.PathLike[str]) -> Run:
     with _opened(path) as file:
         if "run_id" not in file.attrs:
             raise SchemaError(f"{path}: no attribute run_id at the root; expected a run file as written by write_run")
-        return _read_run(file)
+        return _read_run(file, curves)
 
 
 def write_sweep(path: str | os.PathLike[str], runs: Iterable[Run]) -> None:

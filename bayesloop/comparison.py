@@ -1,0 +1,134 @@
+"""φ across probes: each probe's φ, its difference from a reference, and what the runs cannot tell apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from bayesloop.posterior import PosteriorError
+from bayesloop.selection import ANCHOR
+
+OVER_R = "mean"  # label of the average over the recurrence counts that were run
+ANCHORED_BY_DEFINITION = ("truncated",)  # at r = 1 there is nothing to truncate: the baseline's run is the probe's own
+
+
+def compare(post: xr.DataTree | Sequence[xr.DataTree], reference: str = ANCHOR,
+            rope: float | tuple[float, float] | None = None, prob: float = 0.95) -> pd.DataFrame:
+    """φ of each probe and its difference from a reference probe.
+
+    Parameters
+    ----------
+    post : DataTree or sequence of DataTree
+        One posterior with several probes: differences come from joint draws, so runs that probes share count once.
+        Several posteriors: differences of independent draws, with a note where the posteriors share runs.
+    reference : str
+        The probe that differences are taken from.
+    rope : float or (low, high), optional
+        Region of practical equivalence of a difference; one number means ± that number.
+    prob : float
+        Probability of the equal-tailed intervals.
+
+    Returns
+    -------
+    DataFrame
+        One row per probe (and, where φ varies with r, per r, with the average over r last). Columns: probe, [r],
+        mean, sd, lower, upper of φ; delta_mean, delta_sd, delta_lower, delta_upper, p_positive = P(Δφ > 0) and,
+        with `rope`, in_rope. The reference's own differences are NaN. ``attrs["notes"]`` says what to keep in mind.
+
+    Raises
+    ------
+    PosteriorError
+        If a posterior has no φ by probe, did not converge, or the reference is not among the probes.
+    """
+    posts = [post] if isinstance(post, xr.DataTree) else list(post)
+    phi = _collect(posts)
+    if reference not in phi:
+        raise PosteriorError(f"reference {reference!r} is not among the probes; found {', '.join(phi)}")
+    rows = []
+    for probe, draws in phi.items():
+        for r in draws["r"].values if "r" in draws.dims else [None]:
+            own, base = (array if r is None else array.sel(r=r) for array in (draws, phi[reference]))
+            row: dict[str, Any] = {"probe": probe} if r is None else {"probe": probe, "r": str(r)}
+            row |= _described("", own.values, prob)
+            difference = np.full(1, np.nan) if probe == reference else own.values - base.values
+            row |= _described("delta_", difference, prob)
+            row["p_positive"] = np.nan if probe == reference else float(np.mean(difference > 0))
+            if rope is not None:
+                low, high = (-rope, rope) if isinstance(rope, int | float) else rope
+                inside = np.mean((difference > low) & (difference < high))
+                row["in_rope"] = np.nan if probe == reference else float(inside)
+            rows.append(row)
+    table = pd.DataFrame(rows)
+    table.attrs = {"reference": reference, "prob": prob, "rope": rope, "notes": _notes(posts, phi, reference)}
+    return table
+
+
+def _described(prefix: str, values: np.ndarray, prob: float) -> dict[str, float]:
+    lower, upper = np.quantile(values, [(1 - prob) / 2, (1 + prob) / 2])
+    sd = float(values.std(ddof=1)) if values.size > 1 else np.nan
+    return {f"{prefix}mean": float(values.mean()), f"{prefix}sd": sd, f"{prefix}lower": float(lower),
+            f"{prefix}upper": float(upper)}
+
+
+def _collect(posts: list[xr.DataTree]) -> dict[str, xr.DataArray]:
+    """Draws of φ by probe, dims (sample[, r]), the average over r appended to r."""
+    found: dict[str, xr.DataArray] = {}
+    for number, post in enumerate(posts):
+        if "phi" not in post["posterior"]:
+            raise PosteriorError("a posterior without φ: it was fixed, or the law has none; fit with a free φ")
+        if not post.attrs.get("converged"):
+            raise PosteriorError(f"a posterior that has not converged cannot be compared ({post.attrs.get('verdict')})")
+        phi = post["posterior"].to_dataset()["phi"]
+        if "probe" not in phi.dims:
+            raise PosteriorError("a posterior with one φ for all runs; fit with phi='probe' to compare probes")
+        if "r" in phi.dims:
+            average = phi.mean("r").expand_dims(r=[OVER_R])
+            phi = xr.concat([phi.assign_coords(r=phi["r"].astype(str)), average], "r")
+        draws = phi.stack(sample=("chain", "draw")).reset_index("sample", drop=True)
+        if number:  # draws of separate posteriors have no common order
+            draws = draws.isel(sample=np.random.default_rng(number).permutation(draws.sizes["sample"]))
+        for probe in phi["probe"].values:
+            name = str(probe) if str(probe) not in found else f"{probe} ({number + 1})"
+            found[name] = draws.sel(probe=probe, drop=True)
+    shortest = min(draws.sizes["sample"] for draws in found.values())
+    found = {name: draws.isel(sample=slice(shortest)) for name, draws in found.items()}
+    kinds = {draws.dims for draws in found.values()}
+    if len(kinds) > 1:
+        raise PosteriorError("the posteriors differ in the structure of φ; fit all with the same phi=")
+    return found
+
+
+def _notes(posts: list[xr.DataTree], phi: Mapping[str, Any], reference: str) -> list[str]:
+    notes = []
+    shared = [len(_identities(a) & _identities(b)) for a, b in combinations(posts, 2)]
+    if any(shared):
+        notes.append(f"the posteriors share {max(shared)} runs, but the differences treat them as independent: wrong "
+                     "by what those runs have in common; fit all probes in one table instead")
+    if any(post.attrs["share"] == "none" and post["posterior"].sizes.get("probe", 1) > 1 for post in posts):
+        notes.append('the probes were fitted apart (share="none"), each with its copy of the shared r = 1 runs: the '
+                     'differences ignore what they have in common; fit with share="law" for credible differences')
+    for probe in phi:
+        if probe not in (reference, ANCHOR, *ANCHORED_BY_DEFINITION) and not any(_has_anchor(p, probe) for p in posts):
+            notes.append(f"{probe}: no r = 1 run of this recipe, so its φ leans on the baseline's: Δφ says what size "
+                         "of plain model it performs like, not that a recurrence is worth more; r = 1 runs of the "
+                         "recipe would tell")
+    return notes
+
+
+def _identities(post: xr.DataTree) -> set[tuple]:
+    """What makes a run the same run wherever it appears."""
+    data = post["constant_data"].to_dataset()
+    columns = [data[name].to_numpy() for name in ("n_once", "n_rec", "r", "tokens")]
+    return set(zip(*columns, post["observed_data"].to_dataset()["loss"].to_numpy(), strict=True))
+
+
+def _has_anchor(post: xr.DataTree, probe: str) -> bool:
+    """Whether a posterior has r = 1 runs of the probe itself; a copy of the baseline's is none."""
+    data = post["constant_data"].to_dataset()
+    own = (data["probe"].to_numpy() == probe) & (data["r"].to_numpy() == 1)
+    return bool(own.any()) and post.attrs["share"] == "law"

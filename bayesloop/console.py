@@ -1,0 +1,174 @@
+"""What the commands print: tables, posteriors, comparisons, progress, JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from bayesloop.schema import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import xarray as xr
+
+# a pipe has no width of its own; the widest table has about this many columns
+out, err = Console(width=None if sys.stdout.isatty() else 110), Console(stderr=True)
+FORMATS = {"P(Δφ > 0)": "{:.3f}", "in ROPE": "{:.3f}", "R-hat": "{:.4f}", "ESS bulk": "{:.0f}", "ESS tail": "{:.0f}",
+           "budget": "{:.3g}"}
+
+
+def say(text: Any, style: str = "") -> None:
+    """Print a line to standard output, wrapped by the terminal only."""
+    out.print(escape(str(text)), style=style, highlight=False, soft_wrap=True)
+
+
+def warn(text: Any) -> None:
+    """Print a line to standard error."""
+    err.print(f"[yellow]note:[/] {escape(str(text))}", highlight=False, soft_wrap=True)
+
+
+def fail(text: Any) -> None:
+    """Print an error to standard error."""
+    err.print(f"[red]error:[/] {escape(str(text))}", highlight=False, soft_wrap=True)
+
+
+def print_table(table: pd.DataFrame, title: str) -> None:
+    """Print a table; numbers to four significant digits, or as `FORMATS` says."""
+    view = Table(title=escape(title), title_justify="left", title_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for place, name in enumerate(table.columns):
+        number = table[name].dtype.kind in "if"
+        short = number or place == 0 or table[name].astype(str).str.len().max() <= 24
+        view.add_column(str(name), justify="right" if number else "left", no_wrap=bool(short))
+    for row in table.itertuples(index=False):
+        view.add_row(*(escape(_cell(str(name), value)) for name, value in zip(table.columns, row, strict=True)))
+    out.print(view)
+
+
+def _cell(name: str, value: Any) -> str:
+    if not isinstance(value, float):
+        return str(value)
+    return "" if math.isnan(value) else FORMATS.get(name, "{:.4g}").format(value)
+
+
+def print_json(value: Mapping[str, Any]) -> None:
+    """Print one JSON object; numbers that are not finite become null."""
+    sys.stdout.write(json.dumps(_plain(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_plain(item) for item in value]
+    if hasattr(value, "tolist"):
+        return _plain(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if isinstance(value, int | float | str | bool | None) else str(value)
+
+
+def show_posterior(post: xr.DataTree, path: Path, as_json: bool = False, title: str = "Posterior") -> None:
+    """Print the parameters of a posterior and the verdict on convergence."""
+    from bayesloop.posterior import attribute, summarise
+
+    summary = summarise(post)
+    if as_json:
+        print_json({"posterior": path, "converged": bool(post.attrs["converged"]), "verdict": post.attrs["verdict"],
+                    "parameters": {str(name): dict(row) for name, row in summary.iterrows()},
+                    "convergence": attribute(post, "convergence"),
+                    "settings": {str(name): value for name, value in post.attrs.items() if name != "convergence"}})
+        return
+    fixed = attribute(post, "fix")
+    about = [f"law {post.attrs['law']}", f"errors {post.attrs['errors']}", f"{post['observed_data'].sizes['run']} runs",
+             *(f"{name} fixed at {value:g}" for name, value in fixed.items())]
+    shown = summary.reset_index().assign(**{"95 % interval": intervals(summary["lower"], summary["upper"])})
+    names = {"rhat": "R-hat", "ess_bulk": "ESS bulk", "ess_tail": "ESS tail"}
+    print_table(shown[["parameter", "mean", "sd", "95 % interval", *names]].rename(columns=names),
+                f"{title}: {', '.join(about)}")
+    if post.attrs["retries"]:
+        first = attribute(post, "convergence")[0]
+        say(f"the first attempt did not converge ({'; '.join(first['problems'])}); repeated with a stricter sampler")
+    say(post.attrs["verdict"], "green" if post.attrs["converged"] else "bold red")
+    say(f"written to {path}")
+
+
+def show_comparison(table: pd.DataFrame, as_json: bool = False) -> None:
+    """Print φ and Δφ by probe with the notes."""
+    about = {str(name): value for name, value in table.attrs.items()}
+    if as_json:
+        print_json({"comparison": table.to_dict("records"), **about})
+        return
+    prob = f"{about['prob']:.0%}".replace("%", " %")
+    shown = table[[name for name in ("probe", "r") if name in table]].copy()
+    for name, prefix in (("φ", ""), ("Δφ", "delta_")):
+        shown[name] = [f"{mean:.3f} ± {sd:.3f}" if mean == mean else "" for mean, sd
+                       in zip(table[f"{prefix}mean"], table[f"{prefix}sd"], strict=True)]
+        shown[f"{prob} of {name}"] = intervals(table[f"{prefix}lower"], table[f"{prefix}upper"], "{:.3f}")
+    shown["P(Δφ > 0)"] = table["p_positive"]
+    if about["rope"] is not None:
+        shown["in ROPE"] = table["in_rope"]
+    rope = f", region of practical equivalence (ROPE) ± {about['rope']}" if about["rope"] is not None else ""
+    print_table(shown, f"φ by probe, and Δφ against {about['reference']}{rope}")
+    for note in about["notes"]:
+        say(f"note: {note}", "yellow")
+
+
+def intervals(lower: pd.Series, upper: pd.Series, form: str = "{:.4g}") -> list[str]:
+    """Intervals as text; empty where they are not defined."""
+    return [f"[{form.format(low)}, {form.format(high)}]" if low == low else ""
+            for low, high in zip(lower, upper, strict=True)]
+
+
+@contextmanager
+def progress(label: str) -> Iterator[Callable[[int, int], None]]:
+    """A progress bar on standard error, shown on a terminal only; yields ``advance(done, total)``."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn(label), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
+        task = bar.add_task(label, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def pairs(items: Sequence[str] | None, option: str) -> dict[str, str]:
+    """NAME=VALUE options as a dict.
+
+    Raises
+    ------
+    InputError
+        If one has no equals sign.
+    """
+    found = {}
+    for item in items or ():
+        name, equals, value = item.partition("=")
+        if not equals or not name.strip():
+            raise InputError(f"{option} {item!r}: expected NAME=VALUE")
+        found[name.strip()] = value.strip()
+    return found
+
+
+def numbers(items: Sequence[str] | None, option: str) -> dict[str, float]:
+    """NAME=NUMBER options as a dict.
+
+    Raises
+    ------
+    InputError
+        If a value is not a number.
+    """
+    found = {}
+    for name, value in pairs(items, option).items():
+        try:
+            found[name] = float(value)
+        except ValueError:
+            raise InputError(f"{option} {name}={value!r}: expected a number") from None
+    return found

@@ -1,0 +1,165 @@
+"""Fit: from a table of runs to a posterior that carries its evidence."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import xarray as xr
+from arviz_base import from_dict
+
+import bayesloop
+from bayesloop.convergence import Convergence, assess
+from bayesloop.errors import ErrorModel
+from bayesloop.laws import Law
+from bayesloop.model import Model, build_model
+from bayesloop.runs import check_identifiable, fingerprint
+from bayesloop.sampling import STRETCH, Draws, Settings, run_nuts
+from bayesloop.schema import SCHEMA_VERSION
+
+STRICTER = (0.99, 12)  # target_accept_prob and max_tree_depth of the one retry, which also doubles both counts
+
+
+def fit(runs: pd.DataFrame, law: str | Law = "recurrence", errors: str | ErrorModel = "normal", phi: str = "probe",
+        share: str = "law", priors: Mapping[str, Any] | None = None, fix: Mapping[str, float] | None = None,
+        num_warmup: int = 1000, num_samples: int = 1000, num_chains: int = 4, seed: int = 0,
+        target_accept_prob: float = 0.95, max_tree_depth: int = 10,
+        progress: Callable[[int, int], None] | None = None) -> xr.DataTree:
+    """Sample the posterior of a scaling law.
+
+    Parameters
+    ----------
+    runs : DataFrame
+        As from `read_runs` or `select`.
+    law, errors, phi : str
+        Names of a law, an error model and a structure of phi (`LAWS`, `ERRORS`, `STRUCTURES`).
+    share : {"law", "none"}
+        ``"law"``: the probes share everything but phi, so that shared r = 1 runs count once and differences of phi
+        are meaningful. ``"none"``: separate fits as in the paper.
+    priors : mapping, optional
+        Changed priors by parameter, a `Prior` or text such as ``"Normal(0.5, 0.2)"``.
+    fix : mapping, optional
+        Parameters held at a value.
+    num_warmup, num_samples, num_chains, seed, target_accept_prob, max_tree_depth
+        As in NumPyro; the counts of iterations are rounded up to a multiple of 50.
+    progress : callable, optional
+        Called as ``progress(done, total)`` with iterations of one chain.
+
+    Returns
+    -------
+    DataTree
+        Groups posterior, sample_stats, log_likelihood, log_prior, prior, prior_predictive, posterior_predictive,
+        observed_data, constant_data; dims chain, draw, run, probe, r. The attributes carry law, priors, data hash,
+        versions, seed and the verdict on convergence (`converged`: 1 or 0, `verdict`: a sentence). A fit that has
+        not converged is repeated once with a stricter sampler, and says so.
+
+    Raises
+    ------
+    LawError, RunsError
+        If a name, prior or fixed value is impossible, or the table cannot identify the law.
+    """
+    model = build_model(runs, law, errors, phi, share, priors, fix)
+    free = [name for name in model.law.priors if name not in model.fix]
+    check_identifiable(runs, law_has_phi="phi" in free, n_parameters=len(free))
+    settings = Settings(num_warmup, num_samples, target_accept_prob, max_tree_depth)
+    draws, convergence = _attempt(model, settings, num_chains, seed, progress)
+    attempts = [convergence]
+    if not convergence.converged:
+        settings = Settings(2 * num_warmup, 2 * num_samples, *STRICTER)
+        draws, convergence = _attempt(model, settings, num_chains, seed + 1, progress)
+        attempts.append(convergence)
+    tree = _tree(model, draws, seed)
+    tree.attrs.update(_provenance(model, runs, settings, num_chains, seed), **_evidence(attempts))
+    return tree
+
+
+def _attempt(model: Model, settings: Settings, num_chains: int, seed: int,
+             progress: Callable[[int, int], None] | None) -> tuple[Draws, Convergence]:
+    done = 0
+    total = sum(-(-n // STRETCH) * STRETCH for n in (settings.num_warmup, settings.num_samples))
+
+    def advance(iterations: int) -> None:
+        nonlocal done
+        done += iterations
+        if progress:
+            progress(done, total)
+
+    keys = jax.random.split(jax.random.key(seed), num_chains)
+    draws = run_nuts(model, model.layout.data, keys, settings, progress=advance)
+    free = {name: draws.values[name] for name in model.priors}
+    return draws, assess(free, draws.stats, settings.max_tree_depth)
+
+
+def _tree(model: Model, draws: Draws, seed: int) -> xr.DataTree:
+    posterior = {name: draws.values[name] for name in model.priors}
+    simulate = _simulator(model)
+    n_chains, n_draws = draws.stats["n_steps"].shape
+    keys = jax.random.split(jax.random.key(seed), n_chains + 2)
+    parts = [simulate({name: value[i] for name, value in posterior.items()}, keys[i]) for i in range(n_chains)]
+    log_likelihood, replicated, log_prior = jax.tree.map(lambda *arrays: np.stack(arrays), *parts)
+    prior = {name: prior.distribution().sample(key, (n_draws, *model.shape(name))) for (name, prior), key
+             in zip(model.priors.items(), jax.random.split(keys[-1], len(model.priors)), strict=True)}
+    _, prior_loss, _ = simulate(prior, keys[-2])
+    stats = {**draws.stats, "tree_depth": np.ceil(np.log2(draws.stats["n_steps"] + 1)).astype(int)}
+    groups = {
+        "posterior": posterior, "sample_stats": stats, "log_likelihood": {"loss": log_likelihood},
+        "log_prior": log_prior, "posterior_predictive": {"loss": replicated},
+        "prior": {name: np.asarray(value)[None] for name, value in prior.items()},
+        "prior_predictive": {"loss": np.asarray(prior_loss)[None]},
+        "observed_data": {"loss": model.layout.loss}, "constant_data": model.layout.columns,
+    }
+    dims = {name: list(model.dims(name)) for name in model.priors}
+    dims |= {"loss": ["run"], **{name: ["run"] for name in model.layout.columns}}
+    used = {"run", *(dim for name in model.priors for dim in model.dims(name))}
+    return from_dict(groups, coords={dim: model.coords[dim] for dim in used}, dims=dims)
+
+
+def _simulator(model: Model) -> Callable:
+    """Compiled (draws, key) → log likelihood and replicated loss by draw and run, log prior by parameter."""
+    data = {name: jax.tree.map(jnp.asarray, value) for name, value in model.layout.data.items()}
+
+    def one(values: dict, key: Any) -> tuple[Any, Any, dict]:
+        fixed = {name: jnp.full(model.shape(name), value) for name, value in model.fix.items()}
+        _, loss = model.predictive({**values, **fixed}, data)
+        log_prior = {name: model.priors[name].distribution().log_prob(value) for name, value in values.items()}
+        return loss.log_prob(data["loss"]), loss.sample(key), log_prior
+
+    def many(values: dict, key: Any) -> tuple[Any, Any, dict]:
+        return jax.vmap(one)(values, jax.random.split(key, len(next(iter(values.values())))))
+
+    return jax.jit(many)
+
+
+def _provenance(model: Model, runs: pd.DataFrame, settings: Settings, num_chains: int, seed: int) -> dict[str, Any]:
+    """What the posterior was made from; netCDF takes numbers and text only."""
+    packages = ("bayesloop", "numpyro", "jax", "numpy", "xarray", "arviz-base")
+    table = {name: runs.attrs.get(name, "unknown") for name in ("source", "injection", "count_convention")}
+    return {
+        "law": model.law.name, "errors": model.errors.name, "phi": model.structure.name, "share": model.share,
+        "priors": json.dumps({name: str(prior) for name, prior in model.priors.items()}),
+        "fix": json.dumps(model.fix), "seed": seed, "num_chains": num_chains, **asdict(settings),
+        "data_sha256": fingerprint(runs), **{f"data_{name}": value for name, value in table.items()},
+        "data_where": " and ".join(f"({where})" for where in runs.attrs.get("where", [])),
+        "data_excluded": json.dumps(runs.attrs.get("excluded", [])),
+        "versions": json.dumps({name: _version(name) for name in packages}), "schema_version": SCHEMA_VERSION,
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # used from a checkout without being installed
+        return bayesloop.__version__ if package == "bayesloop" else "unknown"
+
+
+def _evidence(attempts: list[Convergence]) -> dict[str, Any]:
+    final = attempts[-1]
+    return {"converged": int(final.converged), "verdict": final.verdict, "retries": len(attempts) - 1,
+            "convergence": json.dumps([attempt.to_dict() for attempt in attempts])}

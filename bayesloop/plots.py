@@ -1,0 +1,72 @@
+"""Figures of a posterior: axes in, axes out; nothing is computed but quantiles of draws and the law at draws.
+
+Every figure has one legend, names the units on its axes, and marks a posterior whose sampler has not converged.
+Make axes with `new_figure` and files with `save_figure`, or bring your own axes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import xarray as xr
+from matplotlib.figure import Figure
+
+from bayesloop.curves import probes_of, runs_of
+from bayesloop.plot_loss import plot_frontier, plot_iso_flop, plot_residuals, recurrences
+from bayesloop.plot_phi import plot_differences, plot_forest
+from bayesloop.style import COLUMN, PAGE, new_figure, probe_style, r_style, save_figure
+
+__all__ = ["COLUMN", "PAGE", "figures", "new_figure", "plot_differences", "plot_forest", "plot_frontier",
+           "plot_iso_flop", "plot_residuals", "probe_style", "r_style", "recurrences", "save_figure"]
+
+
+def figures(post: xr.DataTree, reference: str = "baseline", rope: tuple[float, float] | None = None,
+            contrast: xr.DataTree | None = None) -> Iterator[tuple[str, Figure]]:
+    """All figures that a posterior allows, each with a name that is fit for a file, drawn one at a time.
+
+    Parameters
+    ----------
+    post : DataTree
+        From `fit` or `load`.
+    reference, rope
+        As in `plot_differences`.
+    contrast
+        As in `plot_frontier`; drawn for the probes it has seen.
+
+    Yields
+    ------
+    tuple of str and Figure
+        ``forest`` and ``differences`` where phi is free and varies; ``iso_flop_PROBE`` and ``frontier_PROBE`` for
+        every probe with budgets; ``residuals``.
+    """
+    yield from _phi_figures(post, reference, rope)
+    runs = runs_of(post)
+    for probe in dict.fromkeys(runs.loc[runs["budget"].notna(), "probe"]):
+        name = re.sub(r"[^\w.-]+", "_", probe)
+        counts = recurrences(post, probe)
+        figure, axes = new_figure(len(counts), width=PAGE * max(len(counts), 2) / 4 if len(counts) < 4 else PAGE,
+                                  height=2.9, sharex=True, sharey=True)
+        plot_iso_flop(axes, post, probe)
+        yield f"iso_flop_{name}", figure
+        figure, ax = new_figure(height=3.0)
+        plot_frontier(ax, post, probe, contrast if contrast is not None and probe in probes_of(contrast) else None)
+        yield f"frontier_{name}", figure
+    figure, ax = new_figure(width=PAGE, height=2.4)
+    plot_residuals(ax, post)
+    yield "residuals", figure
+
+
+def _phi_figures(post: xr.DataTree, reference: str, rope: tuple[float, float] | None) -> Iterator[tuple[str, Figure]]:
+    if "phi" not in post["posterior"]:
+        return
+    phi = post["posterior"]["phi"]
+    probes = list(phi["probe"].to_numpy()) if "probe" in phi.dims else []
+    row = 0.22 * (phi.sizes["r"] + 1) if "r" in phi.dims else 0.36  # inches for one probe
+    figure, ax = new_figure(height=0.85 + row * max(len(probes), 1))
+    plot_forest(ax, post)
+    yield "forest", figure
+    if reference in probes and len(probes) > 1:
+        figure, ax = new_figure(height=0.85 + row * (len(probes) - 1))
+        plot_differences(ax, post, reference, rope)
+        yield "differences", figure

@@ -1,0 +1,91 @@
+"""Posterior files: netCDF that this package and any ArviZ open."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from bayesloop.convergence import diagnose
+from bayesloop.schema import InputError, replacing
+
+
+class PosteriorError(InputError):
+    """A file that is not a posterior of this package, or one that may not be used for what was asked."""
+
+
+def save(post: xr.DataTree, path: str | os.PathLike[str]) -> None:
+    """Write a posterior as netCDF, atomically.
+
+    Raises
+    ------
+    PosteriorError
+        If the file cannot be written; what stood there before is untouched.
+    """
+    try:
+        with replacing(path) as temporary:
+            post.to_netcdf(temporary, engine="h5netcdf")
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise PosteriorError(f"{os.fspath(path)}: cannot be written ({reason}); choose a writable place") from None
+
+
+def load(path: str | os.PathLike[str]) -> xr.DataTree:
+    """Read a posterior written by `save`, into memory.
+
+    Raises
+    ------
+    PosteriorError
+        If the file is missing, not netCDF, or not a posterior of this package.
+    """
+    try:
+        with xr.open_datatree(os.fspath(path), engine="h5netcdf") as tree:
+            post = tree.load()
+    except FileNotFoundError:
+        raise PosteriorError(f"{os.fspath(path)}: no such file; `bayesloop fit RUNS --out FILE` writes one") from None
+    except (OSError, ValueError) as error:
+        raise PosteriorError(f"{os.fspath(path)}: not readable as netCDF ({str(error).splitlines()[0]})") from None
+    if "posterior" not in post.children or "law" not in post.attrs:
+        raise PosteriorError(f"{os.fspath(path)}: not a posterior written by bayesloop; expected a group `posterior` "
+                             "and the attribute `law`")
+    return post
+
+
+def attribute(post: xr.DataTree, name: str) -> Any:
+    """An attribute that is stored as JSON: `priors`, `fix`, `versions`, `convergence`, `data_excluded`."""
+    return json.loads(post.attrs[name])
+
+
+def summarise(post: xr.DataTree, prob: float = 0.95) -> pd.DataFrame:
+    """Posterior of every parameter.
+
+    Parameters
+    ----------
+    post : DataTree
+        From `fit`.
+    prob : float
+        Probability of the equal-tailed interval.
+
+    Returns
+    -------
+    DataFrame
+        Index: parameter, with its coordinates in brackets. Columns: mean, sd, lower, upper, rhat, ess_bulk, ess_tail.
+    """
+    rows = {}
+    for name, draws in parameters(post).items():
+        for place in np.ndindex(draws.shape[2:]):
+            labels = [str(draws[dim].values[i]) for dim, i in zip(draws.dims[2:], place, strict=True)]
+            value = draws.values[(..., *place)]
+            lower, upper = np.quantile(value, [(1 - prob) / 2, (1 + prob) / 2])
+            rows[name + (f"[{', '.join(labels)}]" if labels else "")] = {
+                "mean": value.mean(), "sd": value.std(ddof=1), "lower": lower, "upper": upper, **diagnose(value)}
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("parameter")
+
+
+def parameters(post: xr.DataTree) -> dict[str, xr.DataArray]:
+    """The sampled parameters, dims (chain, draw, …)."""
+    return {str(name): values for name, values in post["posterior"].data_vars.items()}
