@@ -13,7 +13,7 @@ import argparse
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.optimize import least_squares
+from scipy.optimize import OptimizeResult, least_squares
 
 from training.grids import micro, micro_hyperconnections, micro_truncated
 
@@ -53,14 +53,14 @@ def simulate(table: np.ndarray, world: str, noise: float, cell: float, rng: np.r
     return log_loss(theta, table) + noise * rng.normal(size=len(table)) + cell * rng.normal(size=index.max() + 1)[index]
 
 
-def fit(table: np.ndarray, observed: np.ndarray, sigma: float, recipe: bool) -> np.ndarray:
-    """Posterior mode of `theta` under the weak priors, without or with the recipe factor."""
+def fit(table: np.ndarray, observed: np.ndarray, sigma: float, recipe: bool) -> OptimizeResult:
+    """Posterior mode of `theta` under the weak priors, without or with the recipe factor; `jac` is scaled by sigma."""
     def residuals(theta: np.ndarray) -> np.ndarray:
         used = theta if recipe else np.append(theta[:8], 0.0)
         return np.concatenate([(log_loss(used, table) - observed) / sigma, (theta - PRIOR[:, 0]) / PRIOR[:, 1]])
 
     start = np.array([*np.log(LAW), 0.5, 0.5, 0.5, 0.0])
-    return least_squares(residuals, start, x_scale=PRIOR[:, 1]).x
+    return least_squares(residuals, start, x_scale=PRIOR[:, 1])
 
 
 def estimates(table: np.ndarray, world: str, recipe: bool, noise: float, cell: float, replicates: int) -> np.ndarray:
@@ -68,7 +68,7 @@ def estimates(table: np.ndarray, world: str, recipe: bool, noise: float, cell: f
     found = []
     for seed in range(replicates):
         observed = simulate(table, world, noise, cell, np.random.default_rng(seed))
-        phi = fit(table, observed, float(np.hypot(noise, cell)), recipe)[5:8]
+        phi = fit(table, observed, float(np.hypot(noise, cell)), recipe).x[5:8]
         found.append([phi[0], phi[1] - phi[0], phi[2] - phi[0]])
     return np.array(found)
 
