@@ -86,6 +86,15 @@ def show_optima(runs: pd.DataFrame) -> None:
         print(f"  {probe:17} {budget:.3g}  " + "; ".join(cells))
 
 
+def show_seeds(runs: pd.DataFrame) -> None:
+    """Standard deviation between seeds of the cells that were repeated, pooled, in log loss."""
+    cells = runs.assign(log_loss=np.log(runs["loss"])).groupby(["probe", *CELL])["log_loss"].agg(["var", "size"])
+    cells = cells[cells["size"] > 1]
+    if len(cells):
+        pooled = np.sqrt(np.average(cells["var"], weights=cells["size"] - 1))
+        print(f"seeds: {len(cells)} cells, {cells['size'].sum()} runs, sd of log loss {pooled:.4f}\n")
+
+
 def show_phi(runs: pd.DataFrame, label: str, seed: int) -> xr.DataTree:
     """Sample the law with one φ per probe and print φ and Δφ."""
     post = bl.fit(runs, num_warmup=500, num_samples=500, seed=seed)
@@ -104,7 +113,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=Path("out/micro"))
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(argv)
-    runs = complete(bl.read_runs(options.runs))
+    everything = bl.read_runs(options.runs)
+    runs = complete(everything)
+    show_seeds(everything)
     print(runs.pivot_table(index=["probe", "r"], columns="budget", values="loss", aggfunc="size", fill_value=0))
     print("\nloss by width")
     print(runs.pivot_table(index=["probe", "budget", "width"], columns="r", values="loss").round(4).to_string())
@@ -116,8 +127,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         if (runs["probe"] == probe).any():
             print(f"\n{probe} − baseline, nats per byte at equal budget, r, width")
             print(by_r(matched(runs, probe, baseline)).round(4).to_string())
-    budgets = set.intersection(*(set(runs.loc[runs["probe"] == p, "budget"]) for p in set(runs["probe"])))
-    common = bl.select(runs, f"budget in {sorted(budgets)}")
+    shared = runs.loc[runs["probe"] == "hyperconnections", "budget"].unique()
+    common = bl.select(runs, f"budget in {sorted(map(float, shared))}")
     without = bl.select(common, "probe != 'hyperconnections' or r > 1")
     for label, table in (("with", common), ("without", without)):
         post = show_phi(table, f"common budgets, {label} the r = 1 hyperconnection runs", options.seed)
