@@ -90,3 +90,15 @@ def test_losses_are_those_of_models_that_have_learned(trained: list[Run]) -> Non
 def test_the_table_is_read_without_an_exclusion(trained: list[Run]) -> None:
     report = bl.validate(FILE)
     assert (report.ok, report.n_kept, report.excluded) == (True, len(trained), [])
+
+
+def test_the_readme_gives_the_matched_differences_of_the_file(trained: list[Run]) -> None:
+    """Hyperconnections − baseline at the lowest budget, mean over widths, from the file alone."""
+    loss = {(run.attrs["probe"], run.attrs["r"], run.attrs["width"]): run.attrs["loss"] for run in trained
+            if run.attrs["seed"] == SEED and run.attrs["budget"] == 1.2e11}
+    text = (FILE.parent / "README.md").read_text()
+    said = dict(re.findall(r"^\| ([1248]) \| (−0\.\d{3}) ± 0\.\d{3} \|", text, re.M))
+    assert set(said) == {"1", "2", "4", "8"}
+    for r, number in said.items():
+        found = [loss["hyperconnections", int(r), d] - loss["baseline", int(r), d] for d in (8, 16, 24, 32)]
+        assert float(number.replace("−", "-")) == pytest.approx(np.mean(found), abs=0.0006)
