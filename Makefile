@@ -1,6 +1,8 @@
+# The packages' tests run apart: training forks processes, which JAX does not bear in its own.
 # Both targets set up what they need in .venv; PYTHON chooses the interpreter.
 PYTHON ?= python3
 BIN := .venv/bin
+MICRO_BUDGET ?= 8.5e11
 
 .PHONY: demo test fast run clean
 
@@ -10,19 +12,30 @@ demo: .venv/bayesloop
 test: .venv/all
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -m "not slow"
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest tests --ignore tests/training -m "not slow"
+	$(BIN)/python -m pytest tests/training -m "not slow"
+	$(BIN)/python -m pytest tests --ignore tests/training -m slow
+	$(BIN)/python -m pytest tests/training -m slow
 	bash tests/newer_python.sh
 
 fast: .venv/all
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest tests --ignore tests/training -m "not slow"
+	$(BIN)/python -m pytest tests/training -m "not slow"
 
 # A looped model (r = 4, width 24) on real text: fetches Debian's documentation, then trains for about two minutes.
 run: .venv/all
 	test -f corpus/debian/manifest.json || $(BIN)/python -m training.tokens debian --out corpus/debian
 	OMP_NUM_THREADS=1 $(BIN)/python -m training.train --data corpus/debian --out runs/one --width 24 --r 4 --budget 6e11
+
+# hours on two cores; the same command goes on after an interruption
+micro: .venv/all
+	test -d corpus/debian || $(BIN)/python -m training.tokens debian --out corpus/debian
+	$(BIN)/python -m training.sweep --grid micro micro-truncated micro-hyperconnections --max-budget $(MICRO_BUDGET) \
+		--order ascending --compile block --device cpu --data corpus/debian --out runs/micro
+	$(BIN)/python -m training.sweep --out runs/micro --collect out/micro_grid.h5
+	$(BIN)/python -m benchmarks.micro_analysis out/micro_grid.h5 --out out/micro
 
 .venv/bayesloop: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

@@ -15,7 +15,10 @@ _HOME = {
     "fit": "inference",
     "save": "posterior", "load": "posterior",
     "point_fit": "pointfit",
-    "compare": "comparison",
+    "compare": "comparison", "compare_assumptions": "assumptions", "matched_differences": "matched",
+    "check": "checks", "robust_intervals": "robust",
+    "predict": "decisions", "equivalent": "decisions", "optimum": "frontier", "exponents": "exponents",
+    "plan": "planning", "cheapest": "planning", "rank": "planning", "design_runs": "designs",
 }
 __all__ = ["__version__", *_HOME]
 

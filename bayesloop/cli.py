@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bayesloop.architecture import ArchitectureError
+from bayesloop.cli_options import read_table, unfit_for_phi
 from bayesloop.console import (
     fail,
     numbers,
@@ -22,6 +23,8 @@ from bayesloop.console import (
     print_table,
     progress,
     say,
+    show_assumptions,
+    show_check,
     show_comparison,
     show_posterior,
     warn,
@@ -29,7 +32,7 @@ from bayesloop.console import (
 from bayesloop.schema import InputError
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 DONE, BAD_INPUT, USAGE, NOT_CONVERGED, INTERRUPTED = 0, 1, 2, 3, 4
 
@@ -45,7 +48,15 @@ A typical way through:
 
   bayesloop fit runs.csv --out post.nc    the posterior
 
+  bayesloop check post.nc                 can one believe the interval?
+
   bayesloop compare post.nc               φ by probe, and Δφ
+
+  bayesloop compare runs.csv --assumptions   what holds anyway
+
+  bayesloop optimum post.nc               how large a model
+
+  bayesloop plan post.nc                  which runs next
 
 All but demo have --json. Exit codes: 0 done, 1 bad input, 2 wrong usage, 3 not converged, 4 interrupted.""")
 
@@ -122,7 +133,7 @@ def validate(runs: Runs, columns: Columns = None, units: Units = None, injection
         import pandas as pd
         print_table(pd.DataFrame(report.summary), "Runs kept")
     if report.runs is not None:
-        for unfit in _unfit_for_phi(report.runs):
+        for unfit in unfit_for_phi(report.runs):
             say(f"  note: {unfit}")
     if out_:
         say(f"  clean table written to {out_}" if report.runs is not None else f"  nothing written to {out_}")
@@ -168,7 +179,7 @@ def point(runs: Runs, law: LawName = "recurrence", probe: Annotated[str, typer.O
     from bayesloop.selection import anchored
 
     reading = (columns, units, injection, allow, tokens_per_byte, count_convention)
-    table = anchored(_read(runs, where, *reading), probe)
+    table = anchored(read_table(runs, where, *reading), probe)
     with progress("bootstrap") as advance:
         result = point_fit(table, law=law, fix=numbers(fix, "--fix"), num_starts=num_starts,
                            num_bootstrap=num_bootstrap, bootstrap=bootstrap, seed=seed, progress=advance)
@@ -194,8 +205,10 @@ def point(runs: Runs, law: LawName = "recurrence", probe: Annotated[str, typer.O
 def fit(runs: Runs,
         out_: Annotated[Path, typer.Option("--out", help="Posterior file (netCDF).")] = Path("posterior.nc"),
         law: LawName = "recurrence", errors: ErrorsName = "normal",
-        phi: Annotated[str, typer.Option(help="Structure of φ: one, probe, probe_r.")] = "probe",
+        phi: Annotated[str, typer.Option(help="Structure of φ: one, probe, probe_r, probe_r_pooled, trend.")] = "probe",
         share: Annotated[str, typer.Option(help="law: probes share the law; none: separate fits.")] = "law",
+        recipe: Annotated[str, typer.Option(help="What recipes do besides changing φ: none, data_factor, offset, both, "
+                                                 "or looped_… for what looping itself does.")] = "none",
         prior: Prior_ = None, fix: Fix = None, num_warmup: Annotated[int, typer.Option(min=100)] = 1000,
         num_samples: Annotated[int, typer.Option(min=100)] = 1000, num_chains: Annotated[int, typer.Option(min=2)] = 4,
         seed: Seed = 0, columns: Columns = None, units: Units = None, injection: Injection = "rec", where: Where = None,
@@ -206,10 +219,10 @@ def fit(runs: Runs,
     from bayesloop.posterior import check_writable, save
 
     check_writable(out_)
-    table = _read(runs, where, columns, units, injection, allow, tokens_per_byte, count_convention)
+    table = read_table(runs, where, columns, units, injection, allow, tokens_per_byte, count_convention)
     with progress("sampling") as advance:
         post = sample(table, law=law, errors=errors, phi=phi, share=share, priors=pairs(prior, "--prior"),
-                      fix=numbers(fix, "--fix"), num_warmup=num_warmup, num_samples=num_samples,
+                      fix=numbers(fix, "--fix"), recipe=recipe, num_warmup=num_warmup, num_samples=num_samples,
                       num_chains=num_chains, seed=seed, progress=advance)
     save(post, out_)
     show_posterior(post, out_, as_json)
@@ -217,18 +230,38 @@ def fit(runs: Runs,
 
 
 @command
-def compare(posteriors: Annotated[list[Path], typer.Argument(help="Posterior files from `bayesloop fit`.")],
+def check(posterior: Annotated[Path, typer.Argument(help="Posterior file from `bayesloop fit`.")],
+          reference: Annotated[str, typer.Option(help="Probe that differences are taken from.")] = "baseline",
+          as_json: Json = False) -> int:
+    """Can one believe the interval? Convergence, residuals by cell, leave-one-out, sensitivity, robust spread."""
+    from bayesloop.checks import check as look
+    from bayesloop.posterior import load
+
+    post = load(posterior)
+    show_check(look(post, reference), as_json)
+    return DONE if post.attrs["converged"] else NOT_CONVERGED
+
+
+@command
+def compare(posteriors: Annotated[list[Path], typer.Argument(
+                help="Posterior files from `bayesloop fit`; with --assumptions also one table of runs.")],
             reference: Annotated[str, typer.Option(help="Probe that differences are taken from.")] = "baseline",
             rope: Annotated[float | None, typer.Option(
                 min=0,
                 help="Half-width of the region of practical equivalence of Δφ.")] = None,
             prob: Probability = 0.95,
             figure: Annotated[Path | None, typer.Option(help="Write the figure as FIGURE.svg and FIGURE.png.")] = None,
-            as_json: Json = False) -> None:
+            assumptions: Annotated[bool, typer.Option(
+                "--assumptions", help="Fit a table under each assumption about what recipes do besides changing φ (or "
+                                      "take such posteriors): which statements hold under all?")] = False,
+            where: Where = None, seed: Seed = 0, as_json: Json = False) -> None:
     """φ by probe, and the differences Δφ with credible intervals."""
     from bayesloop.comparison import compare as contrast
     from bayesloop.posterior import load
 
+    if assumptions:
+        show_assumptions(_under_assumptions(posteriors, reference, prob, where, seed), as_json)
+        return
     posts = [load(path) for path in posteriors]
     table = contrast(posts, reference=reference, rope=rope, prob=prob)
     if figure:
@@ -247,30 +280,21 @@ def demo(runs: Runs = Path("data/paper_grid.csv"),
     """The whole job on the paper's runs: its point fits redone, the posterior of φ, Δφ by probe, figures."""
     from bayesloop.demo import run_demo
 
-    return DONE if run_demo(_read(runs, None), out_, seed) else NOT_CONVERGED
+    return DONE if run_demo(read_table(runs, None), out_, seed) else NOT_CONVERGED
 
 
-def _read(path: Path, where: str | None, columns: Sequence[str] | None = None, units: Sequence[str] | None = None,
-          injection: str = "rec", allow: Sequence[str] | None = None, tokens_per_byte: float | None = None,
-          count_convention: str | None = None) -> pd.DataFrame:
-    from bayesloop.compilation import enable_cache
-    from bayesloop.runs import read_runs, select
+def _under_assumptions(paths: Sequence[Path], reference: str, prob: float, where: str | None, seed: int) -> Any:
+    """Posteriors of one table, or the table, which is then fitted under each assumption."""
+    from bayesloop.assumptions import compare_assumptions
+    from bayesloop.posterior import load
 
-    enable_cache()
-    runs = read_runs(path, columns=pairs(columns, "--columns"), units=pairs(units, "--units"), injection=injection,
-                     allow=tuple(allow or ()), tokens_per_byte=tokens_per_byte, count_convention=count_convention)
-    return select(runs, where) if where else runs
+    if all(path.suffix == ".nc" for path in paths):
+        return compare_assumptions([load(path) for path in paths], reference=reference, prob=prob)
+    if len(paths) > 1:
+        raise InputError("--assumptions takes posteriors of one table, or one table of runs")
+    with progress("sampling") as advance:
+        return compare_assumptions(read_table(paths[0], where), reference=reference, prob=prob,
+                                   seed=seed, progress=lambda recipe, done, total: advance(done, total))
 
 
-def _unfit_for_phi(runs: pd.DataFrame) -> list[str]:
-    """Why a sound table could still not tell φ."""
-    from bayesloop.runs import check_identifiable
-
-    found = []
-    try:
-        check_identifiable(runs)
-    except InputError as error:
-        found.append(str(error))
-    if len(runs) > 1 and runs["loss"].nunique() == 1:
-        found.append(f"every loss is {runs['loss'].iloc[0]:g}: nothing varies that a law could explain")
-    return found
+from bayesloop import cli_decisions, cli_plan  # noqa: E402, F401  register their commands after those above

@@ -12,11 +12,11 @@ import pandas as pd
 import xarray as xr
 
 from bayesloop.identification import cells_without_runs
+from bayesloop.layout import ANCHORED_BY_DEFINITION
 from bayesloop.posterior import PosteriorError
 from bayesloop.selection import ANCHOR
 
 OVER_R = "mean"  # label of the average over the recurrence counts that were run
-ANCHORED_BY_DEFINITION = ("truncated",)  # at r = 1 there is nothing to truncate: the baseline's run is the probe's own
 
 
 def compare(post: xr.DataTree | Sequence[xr.DataTree], reference: str = ANCHOR,
@@ -135,8 +135,9 @@ def _notes(posts: list[xr.DataTree], phi: Mapping[str, Any], reference: str) -> 
                      "mixes the recipe with the model")
     for post in posts:
         for probe in map(str, post["posterior"].to_dataset()["phi"]["probe"].to_numpy()):
-            if probe not in (reference, ANCHOR, *ANCHORED_BY_DEFINITION):
-                notes.append(f"{probe}: " + (_OWN_ANCHOR if _has_anchor(post, probe) else _BORROWED_ANCHOR))
+            own, adjusted = has_anchor(post, probe), post.attrs.get("recipe", "none") != "none"
+            if probe not in (reference, ANCHOR, *ANCHORED_BY_DEFINITION) and not (own and adjusted):
+                notes.append(f"{probe}: " + (_OWN_ANCHOR if own else _TOLD_BY_SHAPE if adjusted else _BORROWED_ANCHOR))
         notes += json.loads(post.attrs.get("doubts", "[]"))
     return list(dict.fromkeys(notes))
 
@@ -144,6 +145,9 @@ def _notes(posts: list[xr.DataTree], phi: Mapping[str, Any], reference: str) -> 
 _BORROWED_ANCHOR = (
     "no r = 1 run of this recipe, so its φ leans on the baseline's: Δφ says what size of plain model it performs like, "
     "not that a recurrence is worth more; it takes r = 1 runs of the recipe to tell")
+_TOLD_BY_SHAPE = (
+    "no r = 1 run of this recipe, so its effect and its φ are told apart only by how the gain changes with r, which is "
+    "an assumption; it takes r = 1 runs of the recipe to test it")
 _OWN_ANCHOR = (
     "has r = 1 runs of its own, but this model knows no effect of the recipe apart from φ: what the recipe does to "
     "every model alike is counted as φ; look at the losses at r = 1 before reading Δφ as the worth of a recurrence")
@@ -156,7 +160,7 @@ def _identities(post: xr.DataTree, which: Any = slice(None)) -> set[tuple]:
     return set(zip(*columns, strict=True))
 
 
-def _has_anchor(post: xr.DataTree, probe: str) -> bool:
+def has_anchor(post: xr.DataTree, probe: str) -> bool:
     """Whether a posterior has r = 1 runs of the probe itself; a copy of the baseline's is none."""
     data = post["constant_data"].to_dataset()
     plain = data["r"].to_numpy() == 1

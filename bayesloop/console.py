@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
 
+    from bayesloop.assumptions import Assumptions
+    from bayesloop.checks import Check
+
 # a pipe has no width of its own; the widest table has about this many columns
 out, err = Console(width=None if sys.stdout.isatty() else 110), Console(stderr=True)
 FORMATS = {"P(Δφ > 0)": "{:.3f}", "in ROPE": "{:.3f}", "R-hat": "{:.4f}", "ESS bulk": "{:.0f}", "ESS tail": "{:.0f}",
@@ -124,6 +127,59 @@ def show_comparison(table: pd.DataFrame, as_json: bool = False) -> None:
     print_table(shown, f"φ by probe, and Δφ against {about['reference']}{rope}")
     for note in about["notes"]:
         say(f"note: {note}", "yellow")
+
+
+def show_assumptions(found: Assumptions, as_json: bool = False) -> None:
+    """Print Δφ under each assumption, the matched differences and the verdict."""
+    if as_json:
+        print_json({"assumptions": found.table.to_dict("records"), "matched": found.matched.to_dict("records"),
+                    "verdict": found.verdict})
+        return
+    import pandas as pd
+
+    wide = found.table.assign(value=[f"{row.delta_mean:+.2f} ± {row.delta_sd:.2f}" for row in found.table.itertuples()])
+    shown = wide.pivot(index=["probe", "recipe"], columns="r", values="value").reset_index()
+    order = ["probe", "recipe", *dict.fromkeys(wide["r"])]
+    scores = wide.drop_duplicates("recipe").set_index("recipe")
+    shown["elpd"] = [scores.loc[name, "elpd"] for name in shown["recipe"]]
+    print_table(shown[[*order, "elpd"]].rename(columns={r: f"Δφ, r = {r}" if r != "mean" else "Δφ, mean over r"
+                                                        for r in order[2:]}), "Δφ under each recipe term")
+    if len(found.matched):
+        mnats = {name: 1e3 * found.matched[name] for name in ("raw", "corrected", "se", "pure", "pure_sd")}
+        rows = found.matched.assign(**mnats)
+        print_table(pd.DataFrame({
+            "probe": rows["probe"], "r": rows["r"], "pairs": rows["pairs"], "raw": rows["raw"].round(1),
+            "corrected": [f"{a:+.1f} ± {b:.1f}" for a, b in zip(rows["corrected"], rows["se"], strict=True)],
+            "Δφ alone": [f"{a:+.1f} ± {b:.1f}" for a, b in zip(rows["pure"], rows["pure_sd"], strict=True)]}),
+            "Matched differences in mnats, at equal budget, r and width, corrected for tokens")
+    for sentence in found.verdict:
+        say(f"• {sentence}")
+
+
+def show_check(found: Check, as_json: bool = False) -> None:
+    """Print what a check has found, the verdict last."""
+    if as_json:
+        tables = ("cells", "coverage", "parameters", "robust")
+        print_json({**{name: getattr(found, name).reset_index().to_dict("records") for name in tables},
+                    "together": found.together, "together_expected": found.together_expected, "loo": found.loo,
+                    "verdict": found.verdict, "ok": found.ok})
+        return
+    cells = found.cells.assign(mean=1e3 * found.cells["mean"]).pivot(index=["probe", "r"], columns="budget",
+                                                                     values="mean")
+    cells.columns = [f"{budget:.3g}" for budget in cells.columns]
+    print_table(cells.round(1).reset_index(), "Mean residual in mnats, by budget (observed minus expected)")
+    print_table(found.parameters.reset_index().rename(columns={
+        "left": "sd / prior sd", "prior_sensitivity": "prior sens.", "likelihood_sensitivity": "data sens."}),
+        "What the runs have said")
+    if len(found.robust):
+        print_table(found.robust.reset_index(), "Posterior and cluster-robust spread, over (budget, r) cells")
+    print_table(found.coverage, "Predictive intervals given all other runs")
+    say(f"leave-one-out: elpd {found.loo['elpd']:.1f} ± {found.loo['se']:.1f}, effective parameters "
+        f"{found.loo['p']:.1f}, {len(found.loo['bad'])} runs with Pareto k above 0.7")
+    for sentence in found.verdict:
+        say(f"• {sentence}")
+    say("nothing found against this interval" if found.ok else "read the points above before quoting an interval",
+        "green" if found.ok else "bold yellow")
 
 
 def intervals(lower: pd.Series, upper: pd.Series, form: str = "{:.4g}") -> list[str]:

@@ -11,9 +11,10 @@ import xarray as xr
 from scipy.interpolate import PchipInterpolator
 
 from bayesloop.laws import Design, get_law
-from bayesloop.model import anchored
+from bayesloop.layout import recipe_applies
 from bayesloop.posterior import PosteriorError, attribute
-from bayesloop.selection import BUDGET_TOLERANCE
+from bayesloop.selection import BUDGET_TOLERANCE, anchored
+from bayesloop.structures import get_recipe, get_structure, mean_loss
 
 MAX_DRAWS = 1000  # quantiles of a band move by less than its line width with more
 
@@ -57,14 +58,15 @@ def expected_loss(post: xr.DataTree, design: Design, probe: str | Sequence[str],
     design : Design
         Arrays of shape (run,): n_once, n_rec, r, tokens.
     probe : str or sequence of str
-        Whose phi (and, with ``share="none"``, whose law) holds: one for all, or one for each run.
+        Whose phi and recipe effect (and, with ``share="none"``, whose law) hold: one for all, or one for each run.
     max_draws : int
         More draws than this are thinned evenly.
 
     Returns
     -------
     array, shape (draw, run)
-        Expected loss, nats per token.
+        Expected loss, nats per token. Recipe effects are in it, at r = 1 too (see `layout.recipe_applies`); what an
+        error model adds for runs that miss together is not.
 
     Raises
     ------
@@ -72,29 +74,56 @@ def expected_loss(post: xr.DataTree, design: Design, probe: str | Sequence[str],
         If the posterior has no phi for a probe, or for one of the recurrence counts.
     """
     design = Design(*(np.atleast_1d(np.asarray(values, float)) for values in design))
-    probes = np.broadcast_to(np.asarray(probe, dtype=object), design.r.shape)
+    values = values_at(post, design.r, probe, max_draws)
+    structure = get_structure(post.attrs.get("phi", "probe"))
+    loss = np.asarray(mean_loss(get_law(post.attrs["law"]), structure, values, design, post.attrs.get("compute", 1.0)))
+    return np.broadcast_to(loss, (max(len(value) for value in values.values()), len(design.r)))
+
+
+def values_at(post: xr.DataTree, r: np.ndarray, probe: str | Sequence[str],
+              max_draws: int = MAX_DRAWS) -> dict[str, np.ndarray]:
+    """All parameters at draws from the posterior, as runs of those recurrence counts and probes have them.
+
+    Returns
+    -------
+    dict of str to array, shape (draw, run), (draw, 1) or, where fixed, (1, 1)
+
+    Raises
+    ------
+    PosteriorError
+        As `expected_loss`.
+    """
+    probes = np.broadcast_to(np.asarray(probe, dtype=object), r.shape)
     draws = post["posterior"].to_dataset().stack(sample=("chain", "draw"))
     draws = draws.isel(sample=slice(None, None, -(-draws.sizes["sample"] // max_draws)))
-    values = {str(name): _per_run(value, probes, design.r) for name, value in draws.data_vars.items()}
-    values |= {name: np.full((1, 1), value) for name, value in attribute(post, "fix").items()}
-    loss = get_law(post.attrs["law"]).loss(values, design)
-    return np.broadcast_to(np.asarray(loss), (draws.sizes["sample"], len(design.r)))
+    recipe = get_recipe(post.attrs.get("recipe", "none"))
+    applies = recipe_applies(probes, r, recipe.looped)
+    values = {str(name): _per_run(value, probes, r, applies) for name, value in draws.data_vars.items()
+              if name != "phi_mean"}
+    for name, value in attribute(post, "fix").items():
+        values[name] = np.full((1, 1), value) * (applies if name in recipe.priors else 1.0)
+    return values
 
 
-def _per_run(value: xr.DataArray, probes: np.ndarray, r: np.ndarray) -> np.ndarray:
-    """Draws of one parameter as (draw, run), or (draw, 1) where all runs share it."""
-    wanted: dict[str, np.ndarray] = {"probe": probes, "r": r}
+def _per_run(value: xr.DataArray, probes: np.ndarray, r: np.ndarray, applies: np.ndarray) -> np.ndarray:
+    """Draws of one parameter as (draw, run), or (draw, 1) where all runs share it; a recipe's effect 0 elsewhere."""
+    wanted: dict[str, np.ndarray] = {"probe": probes, "r": r, "recipe": probes}
     at = {}
     for dim in [dim for dim in wanted if dim in value.dims]:
         known, labels = value[dim].to_numpy(), wanted[dim]
         unknown = ~np.isin(labels.astype(known.dtype), known)
+        if dim == "recipe":
+            labels, unknown = np.where(unknown & ~applies, known[0], labels), unknown & applies
         if value.name == "phi":  # at r = 1 any phi does, since r^phi is 1
             labels, unknown = np.where(unknown & (r == 1), known[0], labels), unknown & (r != 1)
         if unknown.any():
             raise PosteriorError(f"the posterior has no {value.name} for {dim} = {labels[unknown][0]}; it has "
                                  f"{', '.join(map(str, known))}")
         at[dim] = xr.DataArray(labels.astype(known.dtype), dims="run")
-    return value.sel(at).transpose("sample", "run").to_numpy() if at else value.to_numpy()[:, None]
+    if not at:
+        return value.to_numpy()[:, None]
+    chosen = value.sel(at).transpose("sample", "run").to_numpy()
+    return chosen * applies if "recipe" in at else chosen
 
 
 def design_of(runs: pd.DataFrame) -> Design:
@@ -166,7 +195,8 @@ def iso_flop(post: xr.DataTree, probe: str, r: int, budget: float, n_points: int
     if own.empty:
         raise PosteriorError(f"no run of probe {probe!r} with r = {r} and budget {budget:.4g} FLOP in this posterior")
     design = _along(own, r, n_points)
-    return IsoFlop(probe, r, budget, own, design, expected_loss(post, design, probe, max_draws))
+    owner = str(own["probe"].iloc[0])  # the baseline, where its r = 1 runs stand in for the probe's
+    return IsoFlop(probe, r, budget, own, design, expected_loss(post, design, owner, max_draws))
 
 
 def _along(runs: pd.DataFrame, r: int, n_points: int) -> Design:

@@ -136,7 +136,7 @@ def start_draft(cells: Cells, columns: Mapping[str, str] | None, units: Mapping[
             continue
         if np.isnan(units.get(name, Unit()).scale):
             raise RunsError(f"{ledger.source}: units are declared for loss but not for the column {name}; declare "
-                            f"its unit too, units={{{name!r}: …}}")
+                            f"its unit too, units={{{name!r}: …}} (--units {name}=…)")
         parsed[name] = _text(draft, name) if dtype is str else _numbers(draft, name, units.get(name, Unit()))
     draft.table = pd.DataFrame(parsed, index=range(len(cells.places)))
     if "loss_se" in draft and units.get("loss_se", Unit()).is_perplexity:
@@ -182,7 +182,7 @@ def _require(names: Mapping[str, str], cells: Cells, ledger: Ledger) -> None:
     for name in missing:
         hint = f"; it also follows from {', '.join(SHAPE)} and scheme" if name in ("n_once", "n_rec") else ""
         ledger.refuse("columns", f"no column {name} ({COLUMNS[name].meaning}; {COLUMNS[name].unit})",
-                      f"name it with columns={{theirs: {name!r}}}{near(name, unused)}{hint}")
+                      f"name it with columns={{theirs: {name!r}}} (--columns theirs={name}){near(name, unused)}{hint}")
 
 
 def can_derive(names: set[str]) -> bool:
@@ -225,7 +225,7 @@ def _number_advice(name: str) -> str:
     expected = f"expected a plain number such as 12000000 or 1.2e7 in {COLUMNS[name].unit if name in COLUMNS else '1'}"
     if name in ("loss", "loss_se"):
         return expected
-    return f"{expected}, or 12M with units={{{name!r}: 'suffix'}}"
+    return f"{expected}, or 12M with units={{{name!r}: 'suffix'}} (--units {name}=suffix)"
 
 
 def _whole(draft: Draft, name: str, numbers: list[int | float]) -> np.ndarray:

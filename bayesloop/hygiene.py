@@ -70,7 +70,8 @@ def _check_loss_scale(draft: Draft) -> None:
         return
     if loss[standing].min() > PERPLEXITY_LIKE:
         draft.refuse("loss_scale", standing, f"with every loss above {PERPLEXITY_LIKE:g}: perplexities?",
-                     "declare units={'loss': 'perplexity'} if so; expected nats per token", ("loss",), can_allow=True)
+                     "declare units={'loss': 'perplexity'} (--units "
+                     "loss=perplexity) if so; expected nats per token", ("loss",), can_allow=True)
         return
     like = _median_of_budget(draft, loss)
     ceiling = np.where(vocab > 1, np.log(np.maximum(vocab, 2)) + 1, np.inf)
@@ -86,7 +87,8 @@ def _check_loss_scale(draft: Draft) -> None:
     low = np.median(loss[standing]) < BITS_LIKE and not bytewise[standing].any()
     if low and "loss_scale" not in draft.ledger.allow:
         draft.warn("loss_scale", standing, f"with half of the losses below {BITS_LIKE:g}: bits per byte? if so "
-                   "declare units={'loss': 'bit/byte'} with tokens_per_byte", ("loss",))
+                   "declare units={'loss': 'bit/byte'} with tokens_per_byte (--units "
+                   "loss=bit/byte --tokens-per-byte …)", ("loss",))
 
 
 def _median_of_budget(draft: Draft, loss: np.ndarray) -> np.ndarray:

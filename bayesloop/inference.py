@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
@@ -18,7 +19,7 @@ from arviz_base import from_dict
 
 import bayesloop
 from bayesloop.convergence import Convergence, assess
-from bayesloop.errors import ErrorModel
+from bayesloop.errors import ErrorModel, pointwise
 from bayesloop.identification import doubts
 from bayesloop.laws import Law, LawError
 from bayesloop.model import Model, build_model
@@ -31,7 +32,7 @@ STRICTER = (0.99, 12)  # target_accept_prob and max_tree_depth of the one retry,
 
 def fit(runs: pd.DataFrame, law: str | Law = "recurrence", errors: str | ErrorModel = "normal", phi: str = "probe",
         share: str = "law", priors: Mapping[str, Any] | None = None, fix: Mapping[str, float] | None = None,
-        num_warmup: int = 1000, num_samples: int = 1000, num_chains: int = 4, seed: int = 0,
+        recipe: str = "none", num_warmup: int = 1000, num_samples: int = 1000, num_chains: int = 4, seed: int = 0,
         target_accept_prob: float = 0.95, max_tree_depth: int = 10,
         progress: Callable[[int, int], None] | None = None) -> xr.DataTree:
     """Sample the posterior of a scaling law.
@@ -49,6 +50,8 @@ def fit(runs: pd.DataFrame, law: str | Law = "recurrence", errors: str | ErrorMo
         Changed priors by parameter, a `Prior` or text such as ``"Normal(0.5, 0.2)"``.
     fix : mapping, optional
         Parameters held at a value.
+    recipe : str
+        Name of a recipe term (`RECIPES`): what every probe but the baseline does to its runs besides changing phi.
     num_warmup, num_samples, num_chains, seed, target_accept_prob, max_tree_depth
         As in NumPyro; the counts of iterations are rounded up to a multiple of 50.
     progress : callable, optional
@@ -67,9 +70,11 @@ def fit(runs: pd.DataFrame, law: str | Law = "recurrence", errors: str | ErrorMo
     LawError, RunsError
         If a name, prior or fixed value is impossible, or the table cannot identify the law.
     """
-    model = build_model(runs, law, errors, phi, share, priors, fix)
-    n_free = sum(math.prod(model.shape(name)) for name in model.priors)
-    check_identifiable(runs, law_has_phi="phi" in model.priors, n_parameters=n_free)
+    model = build_model(runs, law, errors, phi, share, priors, fix, recipe)
+    n_free = sum(math.prod(model.shape(name)) for name in model.free)
+    check_identifiable(runs, law_has_phi="phi" in model.free, n_parameters=n_free)
+    if model.errors.warning:
+        warnings.warn(model.errors.warning, stacklevel=2)
     settings = Settings(num_warmup, num_samples, target_accept_prob, max_tree_depth)
     _check_sampling(settings, num_chains, seed)
     draws, convergence = _attempt(model, settings, num_chains, seed, progress)
@@ -108,19 +113,19 @@ def _attempt(model: Model, settings: Settings, num_chains: int, seed: int,
 
     keys = jax.random.split(jax.random.key(seed), num_chains)
     draws = run_nuts(model, model.layout.data, keys, settings, progress=advance)
-    free = {name: draws.values[name] for name in model.priors}
+    free = {name: draws.values[name] for name in model.free}
     labels = {name: [model.coords[dim] for dim in model.dims(name)] for name in free}
     return draws, assess(free, draws.stats, settings.max_tree_depth, labels)
 
 
 def _tree(model: Model, draws: Draws, seed: int) -> xr.DataTree:
-    posterior = {name: draws.values[name] for name in model.priors}
+    posterior = {name: draws.values[name] for name in model.free}
     n_chains, n_draws = draws.stats["n_steps"].shape
     keys = jax.random.split(jax.random.key(seed), n_chains + 2)
     simulate = _simulator(model, {name: value[0] for name, value in posterior.items()}, keys[0])
     parts = [simulate({name: value[i] for name, value in posterior.items()}, keys[i]) for i in range(n_chains)]
     log_likelihood, replicated, log_prior = jax.tree.map(lambda *arrays: np.stack(arrays), *parts)
-    prior = _draw_prior(model, keys[-1], n_draws)
+    prior = jax.vmap(model.sample_prior)(jax.random.split(keys[-1], n_draws))
     _, prior_loss, _ = simulate(prior, keys[-2])
     stats = {**draws.stats, "tree_depth": np.ceil(np.log2(draws.stats["n_steps"] + 1)).astype(int)}
     groups = {
@@ -130,9 +135,9 @@ def _tree(model: Model, draws: Draws, seed: int) -> xr.DataTree:
         "prior_predictive": {"loss": np.asarray(prior_loss)[None]},
         "observed_data": {"loss": model.layout.loss}, "constant_data": model.layout.columns,
     }
-    dims = {name: list(model.dims(name)) for name in model.priors}
+    dims = {name: list(model.dims(name)) for name in model.free}
     dims |= {"loss": ["run"], **{name: ["run"] for name in model.layout.columns}}
-    used = {"run", *(dim for name in model.priors for dim in model.dims(name))}
+    used = {"run", *(dim for name in model.free for dim in model.dims(name))}
     return from_dict(groups, coords={dim: model.coords[dim] for dim in used}, dims=dims)
 
 
@@ -141,22 +146,13 @@ def _simulator(model: Model, example: dict[str, Any], key: Any) -> Callable:
     data = {name: jax.tree.map(jnp.asarray, value) for name, value in model.layout.data.items()}
 
     def one(values: dict, key: Any) -> tuple[Any, Any, dict]:
-        fixed = {name: jnp.full(model.shape(name), value) for name, value in model.fix.items()}
-        _, loss = model.predictive({**values, **fixed}, data)
-        log_prior = {name: model.priors[name].distribution().log_prob(value) for name, value in values.items()}
-        return loss.log_prob(data["loss"]), loss.sample(key), log_prior
+        _, loss = model.predictive({**values, **model.fixed}, data)
+        return pointwise(loss, data["loss"]), loss.sample(key), model.log_prior(values)
 
     def many(values: dict, key: Any) -> tuple[Any, Any, dict]:
         return jax.vmap(one)(values, jax.random.split(key, len(next(iter(values.values())))))
 
     return quick_compile(jax.jit(many).lower(example, key))
-
-
-def _draw_prior(model: Model, key: Any, num: int) -> dict[str, Any]:
-    """Draws of each parameter, flat first: one shape for most of them is one program to compile."""
-    keys = jax.random.split(key, len(model.priors))
-    return {name: prior.distribution().sample(one, (num * math.prod(model.shape(name)),)).reshape(
-        num, *model.shape(name)) for (name, prior), one in zip(model.priors.items(), keys, strict=True)}
 
 
 def _provenance(model: Model, runs: pd.DataFrame, settings: Settings, num_chains: int, seed: int) -> dict[str, Any]:
@@ -165,7 +161,8 @@ def _provenance(model: Model, runs: pd.DataFrame, settings: Settings, num_chains
     table = {name: runs.attrs.get(name, "unknown") for name in ("source", "injection", "count_convention")}
     return {
         "law": model.law.name, "errors": model.errors.name, "phi": model.structure.name, "share": model.share,
-        "priors": json.dumps({name: str(prior) for name, prior in model.priors.items()}),
+        "recipe": model.recipe.name, "compute": model.layout.compute,
+        "priors": json.dumps({name: str(model.priors.get(name, "Normal(phi_mean, tau)")) for name in model.free}),
         "fix": json.dumps(model.fix), "seed": seed, "num_chains": num_chains, **asdict(settings),
         "data_sha256": fingerprint(runs), **{f"data_{name}": value for name, value in table.items()},
         "data_where": " and ".join(f"({where})" for where in runs.attrs.get("where", [])),

@@ -1,4 +1,4 @@
-"""The one NumPyro model: a law, an error model and a structure of phi over the runs of a table.
+"""The one NumPyro model: a law, an error model, a structure of phi and a recipe term over the runs of a table.
 
 Priors are stated on natural parameters; sampling happens in the centred coordinates of `centring`.
 """
@@ -6,146 +6,20 @@ Priors are stated on natural parameters; sampling happens in the centred coordin
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import jax.numpy as jnp
-import numpy as np
 import numpyro
 import pandas as pd
 
 from bayesloop.centring import Level
-from bayesloop.errors import ErrorModel, get_errors
-from bayesloop.laws import Design, Law, LawError, Prior, get_law, resolve_priors
-from bayesloop.schema import COLUMNS
-from bayesloop.selection import ANCHOR, anchored
-
-SHARE = ("law", "none")
-
-
-@dataclass(frozen=True)
-class Layout:
-    """The runs of a fit as arrays, with the index of each run's probe and recurrence count.
-
-    Attributes
-    ----------
-    design : Design
-        Arrays of shape (run,): counts, recurrences, tokens.
-    loss : array, shape (run,)
-        Observed loss, nats per token.
-    log_se : array, shape (run,)
-        Standard error of log loss as a measurement; 0 where unknown.
-    run : list of str
-        Labels of the runs, unique.
-    columns : dict of str to array
-        The table's other columns, for the record.
-    probes : list of str
-        Probes that have a phi.
-    recurrences : list of int
-        The r > 1 of the runs.
-    probe_index, r_index : int array, shape (run,)
-        Positions in `probes` and `recurrences`; 0 where r = 1, since r^phi is 1 there whatever phi is.
-    reference : tuple of float
-        Size N_ref and tokens D_ref of the centred coordinates: geometric means over the runs.
-    """
-
-    design: Design
-    loss: np.ndarray
-    log_se: np.ndarray
-    run: list[str]
-    columns: dict[str, np.ndarray]
-    probes: list[str]
-    recurrences: list[int]
-    probe_index: np.ndarray
-    r_index: np.ndarray
-    reference: tuple[float, ...]
-
-    @classmethod
-    def of(cls, runs: pd.DataFrame, share: str = "law") -> Layout:
-        """Layout of a table of runs.
-
-        With ``share="none"`` every probe gets its own copy of the baseline's r = 1 runs at the budgets it has.
-
-        Raises
-        ------
-        LawError
-            If `share` is unknown.
-        """
-        if share not in SHARE:
-            raise LawError(f"share is {share!r}; expected one of {', '.join(SHARE)}")
-        probes = list(dict.fromkeys(runs.loc[runs["r"] > 1, "probe"])) or list(dict.fromkeys(runs["probe"]))
-        runs = runs.assign(run_id=_labels(runs))
-        if share == "none":
-            apart = {probe: anchored(runs, probe) for probe in probes}
-            _check_apart(runs, apart)
-            runs = pd.concat([own.assign(probe=probe, run_id=own["run_id"] + f" @ {probe}")
-                              for probe, own in apart.items()], ignore_index=True)
-        recurrences = sorted({int(r) for r in runs["r"] if r > 1}) or [1]
-        design = Design(*(runs[name].to_numpy(float) for name in ("n_once", "n_rec", "r", "tokens")))
-        loss = runs["loss"].to_numpy(float)
-        log_se = runs["loss_se"].to_numpy(float) / loss if "loss_se" in runs else np.zeros(len(runs))
-        columns = {name: runs[name].to_numpy(str if COLUMNS[name].dtype is str else COLUMNS[name].dtype)
-                   for name in COLUMNS if name in runs and name not in ("run_id", "loss", "status")}
-        reference = tuple(float(np.exp(np.log(scale).mean()))
-                          for scale in (design.n_once + design.n_rec, design.tokens))
-        return cls(design, loss, np.nan_to_num(log_se), list(runs["run_id"]), columns, probes, recurrences,
-                   np.array([probes.index(probe) if probe in probes else 0 for probe in runs["probe"]]),
-                   np.array([recurrences.index(int(r)) if r > 1 else 0 for r in runs["r"]]), reference)
-
-    @property
-    def data(self) -> dict[str, Any]:
-        """What the model is called with; other losses may be put in while the model stays."""
-        return {"design": self.design, "loss": self.loss, "log_se": self.log_se}
-
-
-def _check_apart(runs: pd.DataFrame, apart: Mapping[str, pd.DataFrame]) -> None:
-    """Refuse separate fits in which a probe has no anchor, or a run no fit."""
-    for probe, own in apart.items():
-        if not (own["r"] == 1).any():
-            raise LawError(f"probe {probe!r} has no r = 1 run to anchor a fit of its own; name the probe of the shared "
-                           f'r = 1 runs {ANCHOR!r}, at the budgets {probe} has, or fit with share="law"')
-    used = set().union(*(own["run_id"] for own in apart.values()))
-    left = [label for label in runs["run_id"] if label not in used]
-    if left:
-        raise LawError(f"{len(left)} runs belong to no separate fit, such as {left[0]}: r = 1 runs at budgets that no "
-                       "probe has; leave them out (--where) or fit with share=\"law\"")
-
-
-def _labels(runs: pd.DataFrame) -> list[str]:
-    """The runs' ids, or their places in the table where ids are missing or repeated."""
-    ids = [str(label) for label in runs["run_id"]] if "run_id" in runs else []
-    return ids if len(set(ids)) == len(runs) else [str(place) for place in range(len(runs))]
-
-
-@dataclass(frozen=True)
-class Structure:
-    """How phi varies over the runs.
-
-    Parameters
-    ----------
-    name : str
-        Key in `STRUCTURES`.
-    dims : tuple of str
-        Dimensions of phi, out of `probe` and `r`.
-    per_run : callable
-        ``per_run(phi, layout)`` → phi of every run, shape (run,).
-    meaning : str
-        What it says about recurrences.
-    """
-
-    name: str
-    dims: tuple[str, ...]
-    per_run: Callable[[Any, Layout], Any]
-    meaning: str
-
-
-STRUCTURES: dict[str, Structure] = {structure.name: structure for structure in (
-    Structure("one", (), lambda phi, layout: phi, "one phi for every run"),
-    Structure("probe", ("probe",), lambda phi, layout: phi[layout.probe_index], "one phi for each recipe"),
-    Structure("probe_r", ("probe", "r"), lambda phi, layout: phi[layout.probe_index, layout.r_index],
-              "a phi for each recipe and recurrence count"),
-)}
+from bayesloop.errors import ErrorModel, Place, get_errors
+from bayesloop.laws import Law, LawError, Prior, get_law, resolve_priors
+from bayesloop.layout import Layout
+from bayesloop.structures import Recipe, Structure, get_recipe, get_structure, mean_loss
 
 
 @dataclass(frozen=True)
@@ -154,13 +28,13 @@ class Model:
 
     Attributes
     ----------
-    law, errors, structure : Law, ErrorModel, Structure
+    law, errors, structure, recipe : Law, ErrorModel, Structure, Recipe
     layout : Layout
     share : str
         ``"law"``: E, A, B, alpha, beta and the error parameters are common to all probes;
         ``"none"``: every probe has its own.
     priors : dict of str to Prior
-        Priors of the free parameters.
+        Priors of the free parameters; phi is not among them where it is pooled.
     fix : dict of str to float
         Parameters held at a value.
     """
@@ -168,6 +42,7 @@ class Model:
     law: Law
     errors: ErrorModel
     structure: Structure
+    recipe: Recipe
     layout: Layout
     share: str
     priors: dict[str, Prior]
@@ -176,23 +51,62 @@ class Model:
     @property
     def coords(self) -> dict[str, list]:
         """Coordinates of the dims that parameters and runs have."""
-        return {"probe": self.layout.probes, "r": self.layout.recurrences, "run": self.layout.run}
+        return {"probe": self.layout.probes, "r": self.layout.recurrences, "recipe": self.layout.recipes,
+                "run": self.layout.run}
 
     def dims(self, name: str) -> tuple[str, ...]:
         """Dimensions of a parameter."""
         if name == "phi":
             return self.structure.dims
+        if name in self.structure.own_dims:
+            return self.structure.own_dims[name]
+        if name in self.recipe.priors:
+            return ("recipe",)
         return ("probe",) if self.share == "none" else ()
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of a parameter."""
+        return tuple(len(self.coords[dim]) for dim in self.dims(name))
+
     @property
-    def parameters(self) -> dict[str, tuple[str, ...]]:
-        """All parameters of law and error model with their dims, fixed ones included."""
-        names = [*self.law.priors, *self.errors.priors]
-        return {name: self.dims(name) for name in names}
+    def free(self) -> list[str]:
+        """Names of the sampled parameters, each after those its prior depends on."""
+        pooled = self.structure.pooled and self.law.looped
+        return [*self.priors, *(["phi"] if pooled else [])]
+
+    def distribution(self, name: str, values: Mapping[str, Any]) -> Any:
+        """Prior of a free parameter, of the parameter's shape, given those before it in `free`."""
+        return self._elementwise(name, values).to_event(len(self.shape(name)))
+
+    def _elementwise(self, name: str, values: Mapping[str, Any]) -> Any:
+        if name not in self.priors:
+            return self.structure.pool(values["phi_mean"], values["tau"], self.shape(name))
+        return self.priors[name].distribution().expand(self.shape(name))
+
+    @property
+    def fixed(self) -> dict[str, Any]:
+        """The fixed parameters as arrays of their shapes."""
+        return {name: jnp.full(self.shape(name), value) for name, value in self.fix.items()}
+
+    def sample_prior(self, key: Any, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """One draw of the free parameters from the prior, those in `given` held at their values."""
+        values: dict[str, Any] = {}
+        for name, one in zip(self.free, jax.random.split(key, len(self.free)), strict=True):
+            values[name] = (given or {})[name] if name in (given or {}) else (
+                self.distribution(name, {**self.fixed, **values}).sample(one))
+        return values
+
+    def log_prior(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Log prior density of each free parameter, elementwise."""
+        everything = {**self.fixed, **values}
+        return {name: self._elementwise(name, everything).log_prob(values[name]) for name in self.free}
 
     def __call__(self, data: Mapping[str, Any]) -> None:
         """The NumPyro model."""
-        values = {name: self._draw(name) for name in self.parameters if name not in ("E", "A", "B")}
+        values = self.fixed
+        for name in self.free:
+            if name not in ("E", "A", "B"):
+                values[name] = numpyro.sample(name, self.distribution(name, values))
         values.update(self._draw_level(values["alpha"], values["beta"]))
         numpyro.sample("loss", self.predictive(values, data)[1], obs=data["loss"])
 
@@ -209,25 +123,29 @@ class Model:
         Returns
         -------
         mean : array, shape (run,)
-            Nats per token.
+            Nats per token; what the error model adds for runs that miss together is not in it.
         loss : NumPyro distribution
         """
-        apart = self.layout.probe_index if self.share == "none" else ...
-        per_run = {name: value[apart] for name, value in values.items() if name != "phi"}
-        if self.law.looped:
-            per_run["phi"] = self.structure.per_run(values["phi"], self.layout)
-        mean = self.law.loss(per_run, data["design"])
-        return mean, self.errors.loss(mean, data["log_se"], per_run)
+        design, compute = data["design"], self.layout.compute
+        per_run = {name: self._per_run(name, value) for name, value in values.items()}
+        mean = mean_loss(self.law, self.structure, per_run, design, compute)
+        phi = self.structure.phi(per_run, design, compute) if self.law.looped else None
+        place = Place.of(self.layout, self.law.log_n_eff(phi, design))
+        return mean, self.errors.loss(mean, data["log_se"], per_run, place)
 
-    def shape(self, name: str) -> tuple[int, ...]:
-        """Shape of a parameter."""
-        return tuple(len(self.coords[dim]) for dim in self.dims(name))
+    def _per_run(self, name: str, value: Any) -> Any:
+        """A parameter laid out by run; a scalar stays one. A recipe effect is 0 where it does not apply."""
+        dims = self.dims(name)
+        if not dims:
+            return value
+        if dims == ("recipe",):
+            value = jnp.append(value, 0.0)
+        return value[tuple(self.layout.index[dim] for dim in dims)]
 
     def _draw(self, name: str) -> Any:
-        shape = self.shape(name)
         if name in self.fix:
-            return jnp.full(shape, self.fix[name])
-        return numpyro.sample(name, self.priors[name].distribution().expand(shape).to_event(len(shape)))
+            return self.fixed[name]
+        return numpyro.sample(name, self.distribution(name, {}))
 
     def _draw_level(self, alpha: Any, beta: Any) -> dict[str, Any]:
         """E, A and B, sampled in the coordinates of `centring`; those with bounded priors by themselves.
@@ -249,15 +167,15 @@ class Model:
 
 def build_model(runs: pd.DataFrame, law: str | Law = "recurrence", errors: str | ErrorModel = "normal",
                 phi: str = "probe", share: str = "law", priors: Mapping[str, Any] | None = None,
-                fix: Mapping[str, float] | None = None) -> Model:
+                fix: Mapping[str, float] | None = None, recipe: str = "none") -> Model:
     """The model of a table of runs.
 
     Parameters
     ----------
     runs : DataFrame
         As from `read_runs`.
-    law, errors, phi : str
-        Names in `LAWS`, `ERRORS` and `STRUCTURES`.
+    law, errors, phi, recipe : str
+        Names in `LAWS`, `ERRORS`, `STRUCTURES` and `RECIPES`.
     share : {"law", "none"}
         Whether probes share the law's parameters, or are fitted apart as in the paper, each with the baseline's
         r = 1 runs of its own budgets.
@@ -273,23 +191,39 @@ def build_model(runs: pd.DataFrame, law: str | Law = "recurrence", errors: str |
     Raises
     ------
     LawError
-        If a name is unknown, a fixed value impossible, or phi cannot be identified from the table.
+        If a name is unknown, a fixed value impossible, or the options do not go together or with the table.
     """
-    law, errors = get_law(law), get_errors(errors)
-    if phi not in STRUCTURES:
-        raise LawError(f"phi structure {phi!r} is unknown; expected one of {', '.join(STRUCTURES)}")
-    if share == "none" and phi == "one":
-        raise LawError('share="none" fits every probe apart, so phi="one" has no meaning; use phi="probe"')
-    resolved = resolve_priors({**law.priors, **errors.priors}, priors)
+    law, errors, structure, term = get_law(law), get_errors(errors), get_structure(phi), get_recipe(recipe)
+    if share == "none":
+        _check_apart(errors, phi, recipe)
+    parts = (structure.all_priors(law), term.priors, errors.priors)
+    defaults = {name: prior for part in parts for name, prior in part.items()}
+    if len(defaults) < sum(len(part) for part in parts):
+        raise LawError(f"law {law.name}, errors {errors.name} and recipe {recipe} have a parameter of one name: "
+                       f"{', '.join(name for part in parts for name in part)}; rename one")
+    resolved = resolve_priors(defaults, priors)
     fix = _checked_fix(fix or {}, resolved)
     if not set(resolved) - set(fix):
         raise LawError("every parameter is fixed: nothing is left to infer")
     unused = set(priors or ()) & set(fix)
     if unused:
         raise LawError(f"both a prior and a fixed value for {', '.join(sorted(unused))}; give one of them")
-    layout = Layout.of(runs, share)
-    return Model(law, errors, STRUCTURES[phi], layout, share,
+    layout = Layout.of(runs, share, term.looped)
+    if term.priors and not layout.recipes:
+        raise LawError(f"recipe={recipe!r} is what recipes do besides changing phi, but all runs are the baseline's; "
+                       "give runs of another probe, or recipe=\"none\"")
+    if errors.by_budget and layout.budget is None:
+        raise LawError(f"errors={errors.name!r} needs the budget of every run; give a column `budget`")
+    return Model(law, errors, structure, term, layout, share,
                  {name: prior for name, prior in resolved.items() if name not in fix}, fix)
+
+
+def _check_apart(errors: ErrorModel, phi: str, recipe: str) -> None:
+    if phi == "one":
+        raise LawError('share="none" fits every probe apart, so phi="one" has no meaning; use phi="probe"')
+    if phi not in ("probe", "probe_r") or recipe != "none" or errors.factor is not None:
+        raise LawError('share="none" fits every probe apart, so nothing can be common to the probes; use '
+                       'phi="probe" or "probe_r", recipe="none" and errors "normal" or "student_t", or share="law"')
 
 
 def _checked_fix(fix: Mapping[str, float], priors: Mapping[str, Prior]) -> dict[str, float]:

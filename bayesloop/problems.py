@@ -74,7 +74,7 @@ class Ledger:
             self.notes.append(f"allowed by allow=[{check!r}]: {message}")
             return
         if can_allow:
-            message += f"; or keep them with allow=[{check!r}]"
+            message += f"; or keep them with allow=[{check!r}] (--allow {check})"
         self.problems.append(Problem(check, message, count, tuple(places[:SHOWN])))
 
     def exclude(self, check: str, run_id: str, row: str, reason: str) -> None:

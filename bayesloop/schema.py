@@ -155,6 +155,8 @@ def read_run(path: str | os.PathLike[str], curves: bool = True) -> Run:
         If the file cannot be opened (missing, truncated, locked by a writer) or is not a run file.
     """
     with _opened(path) as file:
+        if "posterior" in file:
+            raise SchemaError(f"{path}: a posterior, not a table of runs; `bayesloop compare` takes it")
         if "run_id" not in file.attrs:
             raise SchemaError(f"{path}: no attribute run_id at the root; expected a run file as written by write_run")
         return _read_run(file, curves)
@@ -174,7 +176,8 @@ def write_sweep(path: str | os.PathLike[str], runs: Iterable[Run]) -> None:
         twice = sorted({name for name in ids if ids.count(name) > 1})
         found = "repeated " + ", ".join(twice) if twice else "a run without one"
         raise SchemaError(f"{path}: run_id must be present and unique; found {found}")
-    with replacing(path) as temporary, h5py.File(temporary, "w") as file:
+    # the format of HDF5 1.10: half the size, since a sweep is many small datasets (measured)
+    with replacing(path) as temporary, h5py.File(temporary, "w", libver=("v110", "v110")) as file:
         file.attrs["schema_version"] = SCHEMA_VERSION
         for name, run in zip(ids, runs, strict=True):
             _write_run(file.create_group(f"runs/{name}"), run)

@@ -85,8 +85,8 @@ def _put(array: np.ndarray, take: np.ndarray, new: np.ndarray) -> np.ndarray:
 
 def _given(model: Model, parameters: Mapping[str, Any], num: int) -> dict[str, np.ndarray]:
     for name in parameters:
-        if name not in model.priors:
-            raise LawError(f"parameter {name!r} cannot be given; expected one of {', '.join(model.priors)}")
+        if name not in model.free:
+            raise LawError(f"parameter {name!r} cannot be given; expected one of {', '.join(model.free)}")
     given = {}
     for name, value in parameters.items():
         try:
@@ -100,13 +100,11 @@ def _given(model: Model, parameters: Mapping[str, Any], num: int) -> dict[str, n
 def _compiled(model: Model) -> Any:
     """Compiled over data sets: (given, keys) → parameters, losses, and whether both are possible."""
     data = jax.tree.map(jnp.asarray, {name: model.layout.data[name] for name in ("design", "log_se")})
-    fixed = {name: jnp.full(model.shape(name), value) for name, value in model.fix.items()}
 
     def propose(given: dict, key: Any) -> tuple[dict, Any, Any]:
-        loss_key, *keys = jax.random.split(key, len(model.priors) + 1)
-        values = {name: given[name] if name in given else prior.distribution().sample(one, model.shape(name))
-                  for (name, prior), one in zip(model.priors.items(), keys, strict=True)}
-        mean, loss = model.predictive({**values, **fixed}, data)
+        prior_key, loss_key = jax.random.split(key)
+        values = model.sample_prior(prior_key, given)
+        mean, loss = model.predictive({**values, **model.fixed}, data)
         seen = loss.sample(loss_key)
         return values, seen, jnp.all(jnp.isfinite(mean) & (mean > 0) & jnp.isfinite(seen) & (seen > 0))
 

@@ -18,6 +18,7 @@ LINKS = {
     "kaplan_recurrence": lambda E, P, Q, kappa: E + (P ** (1 / kappa) + Q ** (1 / kappa)) ** kappa,
     "cross_recurrence": lambda E, P, Q, x: E + P + Q + x * P * Q,
 }
+TOGETHER = {"budget": ["budget"], "cell": ["probe", "budget", "r"]}
 EXTRA = {"kaplan_recurrence": ("kappa",), "cross_recurrence": ("x",)}
 # close to the posterior of the published baseline
 TRUTH = {"E": 1.57, "A": 30.0, "B": 860.0, "alpha": 0.2, "beta": 0.36, "phi": 0.44, "sigma": 0.004, "nu": 8.0,
@@ -38,10 +39,17 @@ def mean(law: str, values: Mapping[str, Any], phi: Any, design: Any) -> np.ndarr
     return LINKS[law](values["E"], P, Q, **{name: values[name] for name in EXTRA.get(law, ())})
 
 
-def log_likelihood(errors: str, loss: Any, expected: np.ndarray, log_se: Any, values: Mapping[str, Any]) -> np.ndarray:
-    """Log density of the losses (not of their logarithms)."""
+def log_likelihood(errors: str, loss: Any, expected: np.ndarray, log_se: Any, values: Mapping[str, Any],
+                   runs: pd.DataFrame | None = None) -> np.ndarray:
+    """Log density of the losses (not of their logarithms); jointly, as one number, where runs miss together."""
     scale = np.sqrt(values["sigma"] ** 2 + np.asarray(log_se) ** 2)
     z = np.log(loss) - np.log(expected)
+    if errors in TOGETHER:
+        assert runs is not None
+        key = runs[TOGETHER[errors]].astype(str).agg(" ".join, axis=1).to_numpy()
+        same = key[:, None] == key
+        covariance = values[f"sigma_{errors}"] ** 2 * same + np.diag(np.broadcast_to(scale, len(z)) ** 2)
+        return stats.multivariate_normal(cov=covariance).logpdf(z) - np.log(loss).sum()
     density = stats.norm.logpdf(z, 0, scale) if errors == "normal" else stats.t.logpdf(z, values["nu"], 0, scale)
     return density - np.log(loss)
 

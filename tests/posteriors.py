@@ -62,5 +62,6 @@ def posterior(runs: pd.DataFrame, phi_dims: Sequence[str] = ("probe",), fix: Map
                                      if name != "loss"}),
         "observed_data": xr.Dataset({"loss": ("run", runs["loss"].to_numpy())}),
     })
-    tree.attrs = {"law": "recurrence", "fix": json.dumps(fix), "share": "law", "converged": 1, **attrs}
+    tree.attrs = {"law": "recurrence", "errors": "normal", "fix": json.dumps(fix), "share": "law",
+                  "converged": 1, **attrs}
     return tree

@@ -253,7 +253,7 @@ def micro_run(width: int, r: int, budget: float, *, scheme: str = "linear", bptt
     arch = iso_depth(width, r, depth=10, ends=1, scheme=scheme, bptt_k=bptt_k, lanes=lanes, head_dim=8, seq_len=64,
                      vocab_size=256)
     rates = Rates(ref_width=32, ref_batch=512, ref_tokens=1e6)
-    return RunConfig(arch, budget, data, batch_tokens=512, eval_rows=4_096, fast_rows=64, rates=rates, seed=seed)
+    return RunConfig(arch, budget, data, batch_tokens=512, eval_rows=2_048, fast_rows=64, rates=rates, seed=seed)
 
 
 RECIPES = {"paper": paper_run, "micro": micro_run}

@@ -32,7 +32,7 @@ def test_identity_is_every_field_that_changes_the_result() -> None:
 
 
 def test_identity_does_not_move_between_releases() -> None:
-    assert micro_run(32, 4, 6e11).run_id == "baseline-d32-r4-6e11-b70fef56a8"
+    assert micro_run(32, 4, 6e11).run_id == "baseline-d32-r4-6e11-0b5cee6e71"
     assert paper_run(10, 4, 1e18).run_id == "baseline-s10-r4-1e18-ea3bf4db00"
 
 

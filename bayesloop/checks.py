@@ -1,0 +1,185 @@
+"""Can one believe the interval? Convergence, residuals by cell, held-out prediction, sensitivity, robust spread."""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from io import StringIO
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+from arviz_stats import loo, loo_pit, psense_summary
+
+from bayesloop.curves import residuals
+from bayesloop.errors import get_errors
+from bayesloop.posterior import PosteriorError, summarise
+from bayesloop.robust import robust_intervals
+from bayesloop.selection import ANCHOR
+
+MAX_K = 0.7  # Pareto k above which a run's leave-one-out density is not to be trusted (arXiv 1507.02646)
+PRIOR_DOMINATED = 0.5  # share of the prior's standard deviation left, from which the runs have said little
+SENSITIVE = 0.05  # power-scaling sensitivity that counts (arXiv 2107.14054)
+COVERED = (0.5, 0.8, 0.95)
+
+
+@dataclass(frozen=True)
+class Check:
+    """What `check` finds.
+
+    Attributes
+    ----------
+    cells : DataFrame
+        Mean residual (nats) and number of runs by probe, r and budget.
+    together : float
+        Share of the residual variance that lies between cells; about 1 / (runs of a cell) where runs miss
+        independently, which is `together_expected`.
+    loo : dict
+        elpd, se, p (effective number of parameters), and `bad`, the runs whose Pareto k is above 0.7.
+    coverage : DataFrame
+        Share of runs inside the central predictive intervals given all other runs, beside the nominal one.
+    parameters : DataFrame
+        By parameter: mean, sd, left (posterior sd over prior sd), and the power-scaling sensitivities to prior and
+        likelihood.
+    robust : DataFrame
+        As from `robust_intervals`; empty where it does not apply.
+    verdict : list of str
+        Sentences, what to do among them.
+    ok : bool
+        Whether no sentence is a warning.
+    """
+
+    cells: pd.DataFrame
+    together: float
+    together_expected: float
+    loo: dict[str, Any]
+    coverage: pd.DataFrame
+    parameters: pd.DataFrame
+    robust: pd.DataFrame
+    verdict: list[str]
+    ok: bool
+
+
+def check(post: xr.DataTree, reference: str = ANCHOR) -> Check:
+    """Look at a posterior from all sides.
+
+    Parameters
+    ----------
+    post : DataTree
+        From `fit` or `load`.
+    reference : str
+        The probe that differences of φ are taken from.
+
+    Returns
+    -------
+    Check
+    """
+    seen = residuals(post)
+    cells, together, expected = _cells(seen)
+    scores = _loo(post)
+    coverage = _coverage(post)
+    table = _parameters(post)
+    try:
+        robust = robust_intervals(post, reference)
+    except PosteriorError as error:
+        robust = pd.DataFrame()
+        robust.attrs["reason"] = str(error)
+    told = _verdict(post, together, expected, scores, coverage, table, robust)
+    return Check(cells, together, expected, scores, coverage, table, robust, [text for text, _ in told],
+                 all(fine for _, fine in told))
+
+
+def _cells(seen: pd.DataFrame) -> tuple[pd.DataFrame, float, float]:
+    keys = ["probe", "r", "budget"]
+    grouped = seen.groupby(keys, sort=False, dropna=False)["residual"]
+    cells = grouped.agg(mean="mean", runs="size").reset_index()
+    centred = seen["residual"] - seen["residual"].mean()
+    between = (grouped.transform("mean") - seen["residual"].mean()) ** 2
+    expected = (len(cells) - 1) / (len(seen) - 1)
+    return cells, float(between.sum() / (centred**2).sum()), float(expected)
+
+
+def _loo(post: xr.DataTree) -> dict[str, Any]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # large Pareto k, which is reported
+        found = loo(post, pointwise=True)
+    k = np.asarray(found.pareto_k)
+    names = np.asarray(post["observed_data"]["run"].values)
+    return {"elpd": float(found.elpd), "se": float(found.se), "p": float(found.p),
+            "bad": {str(name): float(value) for name, value in zip(names[k > MAX_K], k[k > MAX_K], strict=True)}}
+
+
+def _coverage(post: xr.DataTree) -> pd.DataFrame:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        pit = loo_pit(post)["loss"].to_numpy()
+    inside = [float(np.mean(np.abs(pit - 0.5) <= prob / 2)) for prob in COVERED]
+    error = [np.sqrt(prob * (1 - prob) / len(pit)) for prob in COVERED]
+    return pd.DataFrame({"interval": COVERED, "covered": inside, "standard error": error})
+
+
+def _parameters(post: xr.DataTree) -> pd.DataFrame:
+    table = summarise(post)[["mean", "sd"]].copy()
+    prior = post["prior"].to_dataset()
+    spread = []
+    for name, draws in post["posterior"].data_vars.items():
+        deviations = prior[name].std(("chain", "draw"))
+        spread += list(np.broadcast_to(deviations.to_numpy(), draws.shape[2:]).ravel())
+    table["left"] = table["sd"] / np.array(spread)
+    with warnings.catch_warnings(), redirect_stdout(StringIO()):  # it prints advice of its own
+        warnings.simplefilter("ignore")  # Pareto k of reweighting, and divisions by a spread of nothing
+        found = psense_summary(post)
+    table["prior_sensitivity"] = found["prior"].to_numpy(float)
+    table["likelihood_sensitivity"] = found["likelihood"].to_numpy(float)
+    return table
+
+
+def _verdict(post: xr.DataTree, together: float, expected: float, scores: dict[str, Any], coverage: pd.DataFrame,
+             table: pd.DataFrame, robust: pd.DataFrame) -> list[tuple[str, bool]]:
+    told = [(str(post.attrs["verdict"]), bool(post.attrs["converged"]))]
+    independent = get_errors(post.attrs["errors"]).factor is None
+    if together > 1.5 * expected:
+        told.append((f"runs of a (probe, budget, r) cell miss together: {together:.0%} of the residual variance lies "
+                     f"between cells, where independent runs give about {expected:.0%}"
+                     + ("; intervals that take runs for independent are too narrow: see the robust ones, other laws, "
+                        "phi='probe_r' and recipe terms" if independent else ""), not independent))
+    else:
+        told.append((f"runs miss independently as far as cells tell: {together:.0%} of the residual variance lies "
+                     f"between cells, about {expected:.0%} expected", True))
+    if scores["bad"]:
+        runs = ", ".join(f"{name} ({k:.2f})" for name, k in list(scores["bad"].items())[:5])
+        told.append((f"{len(scores['bad'])} runs carry more than their share (Pareto k above {MAX_K}): {runs}; refit "
+                     "without them and compare", False))
+    off = coverage[np.abs(coverage["covered"] - coverage["interval"]) > 3 * coverage["standard error"]]
+    for nominal, covered in zip(off["interval"], off["covered"], strict=True):
+        told.append((f"the {nominal:.0%} predictive interval covers {covered:.0%} of the runs", False))
+    told += _sensitivity(table)
+    if len(robust):
+        told.append(_spread(robust))
+    if warning := get_errors(post.attrs["errors"]).warning:
+        told.append((warning, False))
+    return told
+
+
+def _sensitivity(table: pd.DataFrame) -> list[tuple[str, bool]]:
+    names = [str(name) for name in table.index]
+    left = dict(zip(names, table["left"].to_numpy(float), strict=True))
+    moves = dict(zip(names, table["prior_sensitivity"].to_numpy(float), strict=True))
+    told = [(f"{name} is dominated by its prior: {share:.0%} of the prior's spread is left", not name.startswith("phi"))
+            for name, share in left.items() if share > PRIOR_DOMINATED]
+    moved = [name for name in names if name.startswith("phi") and moves[name] > SENSITIVE]
+    if moved:
+        told.append((f"{', '.join(moved)} moves with the priors (power scaling above {SENSITIVE}): vary them", False))
+    return told
+
+
+def _spread(robust: pd.DataFrame) -> tuple[str, bool]:
+    ours, theirs = robust["sd"].to_numpy(float), robust["robust_sd"].to_numpy(float)
+    worst = int(np.argmax(theirs / ours))
+    ratio = theirs[worst] / ours[worst]
+    if ratio <= 1.5:
+        return f"the spread over (budget, r) cells is at most {ratio:.1f} times the posterior's", True
+    return (f"the spread over (budget, r) cells is up to {ratio:.1f} times the posterior's ({robust.index[worst]!s}: "
+            f"± {theirs[worst]:.3f} against ± {ours[worst]:.3f}); quote the robust interval", False)

@@ -1,0 +1,164 @@
+"""The commands predict, optimum and equivalent. `cli` has what all commands share, `cli_plan` the command plan."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bayesloop.cli import Json, Probability, command
+from bayesloop.cli_options import (
+    Csv,
+    Figure_,
+    Force,
+    Model,
+    Posteriors,
+    Probe,
+    Several,
+    Weights,
+    changes,
+    counts,
+    emit,
+    load_all,
+    percent,
+    several,
+    shares,
+    short,
+)
+from bayesloop.console import intervals, print_table, say, warn
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@command
+def predict(posteriors: Posteriors, r: Annotated[str, typer.Option(help=f"Recurrence counts. {Several}")] = "1",
+            width: Annotated[str | None, typer.Option(help=f"Widths. {Several}")] = None,
+            n_once: Annotated[str | None, typer.Option(help="Parameters run once, in place of the width.")] = None,
+            n_rec: Annotated[str | None, typer.Option(help="Parameters of the block, in place of the width.")] = None,
+            tokens: Annotated[str | None, typer.Option(help=f"Training tokens. {Several}")] = None,
+            budget: Annotated[str | None, typer.Option(help=f"Training FLOPs, in place of tokens. {Several}")] = None,
+            probe: Probe = "baseline", weights: Weights = None, model: Model = None, prob: Probability = 0.95,
+            force: Force = False, out_: Csv = None, as_json: Json = False) -> None:
+    """Loss of any configuration, trained or not, with intervals; says when it extrapolates."""
+    import pandas as pd
+
+    from bayesloop.decisions import predict as forecast
+
+    asked = {"r": r, "width": width, "n_once": n_once, "n_rec": n_rec, "tokens": tokens, "budget": budget}
+    lists = {name: several(text, name) for name, text in asked.items() if text is not None}
+    configs = pd.DataFrame(list(product(*lists.values())), columns=list(lists)).assign(probe=probe)
+    table = forecast(load_all(posteriors), configs, weights=shares(weights), family=changes(model), prob=prob,
+                     force=force)
+    emit(table, "prediction", out_, as_json)
+    if as_json:
+        return
+    shown = pd.DataFrame({
+        "r": table["r"], "width": [f"{value:g}" if value == value else "" for value in table["width"]],
+        "unique": [short(size) for size in table["n_once"] + table["n_rec"]], "tokens": table["tokens"].map(short),
+        "C (FLOP)": table["flops"].map("{:.3g}".format), "loss": table["mean"].map("{:.4f}".format)})
+    shown[f"{percent(prob)} of loss"] = intervals(table["lower"], table["upper"], "{:.4f}")
+    shown["of a run"] = intervals(table["predictive_lower"], table["predictive_upper"], "{:.4f}")
+    print_table(shown, f"Predicted loss, {probe}, nats per token")
+    for row, words in zip(shown.itertuples(index=False), table["extrapolates"], strict=True):
+        if words:
+            warn(f"r = {row[0]}, {row[2]} parameters, {row[3]} tokens extrapolates: {words} the runs")
+    _say_laws(table.attrs["laws"], bool((table["extrapolates"] != "").any()))
+
+
+@command
+def optimum(posteriors: Posteriors,
+            r: Annotated[str | None, typer.Option(help=f"Recurrence counts; default those run. {Several}")] = None,
+            budget: Annotated[str | None, typer.Option(help=f"FLOPs; default those run. {Several}")] = None,
+            probe: Probe = "baseline", weights: Weights = None, model: Model = None, prob: Probability = 0.95,
+            force: Force = False, figure: Figure_ = None, out_: Csv = None, as_json: Json = False) -> None:
+    """Compute-optimal size, width, tokens and loss for each r, the gap to r = 1, and their growth with compute."""
+    import pandas as pd
+
+    from bayesloop.exponents import DEFINITIONS, growth
+    from bayesloop.frontier import describe, solve
+
+    frontier = solve(load_all(posteriors), counts(r), several(budget, "budget") if budget else None, probe,
+                     shares(weights), changes(model), force)
+    table, exponents = describe(frontier, prob), growth(frontier, prob)
+    if figure:
+        from bayesloop.plot_decisions import optimum_figure
+        from bayesloop.style import save_figure
+        save_figure(optimum_figure(table), figure)
+    emit(table, "optimum", out_, as_json, exponents=exponents.to_dict("records"), definitions=DEFINITIONS)
+    if as_json:
+        return
+    interval = percent(prob)
+    shown = pd.DataFrame({
+        "r": table["r"], "budget": table["budget"], "N*": _spread(table, "size"), "D*": _spread(table, "tokens"),
+        "loss": table["loss"].map("{:.4f}".format), "gap to r = 1": _spread(table, "gap", "{:.3f}"),
+        "runs' gap": table["parabola_gap"].map("{:.3f}".format).replace("nan", "")})
+    print_table(shown, f"Compute-optimal models, {probe}: medians with {interval} intervals; loss in nats per token")
+    practical = pd.DataFrame({
+        "r": table["r"], "budget": table["budget"], "width": table["best_width"], "steps": table["best_steps"],
+        "tokens": table["best_tokens"].map(short), "costs": table["best_penalty"].map("{:.4f}".format),
+        "parabola N*": table["parabola_size"].map(short), "cubic N*": table["cubic_size"].map(short),
+        "inference FLOP": table["inference_flops"].map("{:.3g}".format),
+        "KV bytes": table["kv_bytes"].map(short), "weight bytes": table["weight_bytes"].map(short)})
+    print_table(practical, "Trainable widths (costs: nats above the optimum), optima of the runs, inference per token")
+    print_table(_exponent_table(exponents), f"N* ∝ C^a, D* ∝ C^b: a and b with {interval} intervals")
+    for name, words in DEFINITIONS.items():
+        say(f"{name}: {words}")
+    for row in table[table["extrapolates"] != ""].itertuples():
+        warn(f"r = {row.r}, C = {row.budget:.3g} extrapolates: {row.extrapolates} the runs")
+
+
+@command
+def equivalent(posteriors: Posteriors,
+               r: Annotated[str | None, typer.Option(help=f"Recurrence counts. {Several}")] = "2,4,8",
+               width: Annotated[str | None, typer.Option(help=f"Widths of the looped model. {Several}")] = None,
+               plain_size: Annotated[str | None, typer.Option(
+                   help=f"In place of the width: parameters of the r = 1 model of that width. {Several}")] = None,
+               probe: Probe = "baseline", weights: Weights = None, model: Model = None, prob: Probability = 0.95,
+               force: Force = False, out_: Csv = None, as_json: Json = False) -> None:
+    """The plain model that a looped one performs like, its size and its cost."""
+    import pandas as pd
+
+    from bayesloop.decisions import equivalent as like
+
+    if width is None and plain_size is None:
+        plain_size = "1B"
+    table = like(load_all(posteriors), counts(r) or [1], width=several(width, "width") if width else None,
+                 plain_size=several(plain_size, "plain-size") if plain_size else None, probe=probe,
+                 weights=shares(weights), family=changes(model), prob=prob, force=force)
+    emit(table, "equivalent", out_, as_json)
+    if as_json:
+        return
+    shown = pd.DataFrame({
+        "r": table["r"], "width": table["width"].map("{:.0f}".format), "N at r = 1": table["n_plain"].map(short),
+        "unique": table["n_unique"].map(short), "performs like": _spread(table, "n_equivalent"),
+        "share of N": _spread(table, "equivalent_ratio", "{:.3f}"), "cost": table["cost_ratio"].map("{:.3f}×".format),
+        "cost / its equal": _spread(table, "cost_equivalent", "{:.2f}")})
+    print_table(shown, f"Plain models that looped ones perform like, {probe}, {percent(prob)} intervals")
+    say("cost: training FLOPs per token over the r = 1 model of the same width; cost / its equal: over the plain model "
+        "it performs like")
+    for note in table.attrs["notes"]:
+        warn(note)
+
+
+def _spread(table: pd.DataFrame, name: str, form: str = "") -> list[str]:
+    """Middle and interval of a column as text; the middle alone where they are equal."""
+    show = form.format if form else short
+    return [show(middle) + (f" [{show(low)}, {show(high)}]" if show(low) != show(high) else "") for middle, low, high
+            in zip(table[name], table[f"{name}_lower"], table[f"{name}_upper"], strict=True)]
+
+
+def _exponent_table(exponents: pd.DataFrame) -> pd.DataFrame:
+    a, b = (_spread(exponents, name, "{:.2f}") for name in ("size", "tokens"))
+    return exponents[["definition", "r"]].assign(a=a, b=b)[exponents["size"].notna()]
+
+
+def _say_laws(by_law: dict[str, list[float]], beyond: bool) -> None:
+    """What each law expects, or that only one was asked."""
+    if len(by_law) > 1:
+        for law, losses in by_law.items():
+            say(f"law {law}: {', '.join(f'{loss:.4f}' for loss in losses)}")
+    elif beyond:
+        warn(f"only the law {next(iter(by_law))} was asked: the interval holds if that law does beyond the runs; give "
+             "the posteriors of other laws too, and what they disagree about is included")

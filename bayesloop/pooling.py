@@ -1,0 +1,121 @@
+"""Several posteriors as one: draws of different laws, pooled by weight, so that what they disagree about shows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+import xarray as xr
+
+from bayesloop.curves import MAX_DRAWS, expected_loss, values_at
+from bayesloop.errors import get_errors
+from bayesloop.laws import Design, get_law
+from bayesloop.posterior import PosteriorError
+
+Posteriors = xr.DataTree | Sequence[xr.DataTree]
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Posteriors of the same runs under several laws or error models, each with a share of the draws.
+
+    Attributes
+    ----------
+    posts : tuple of DataTree
+    counts : tuple of int
+        Draws taken from each.
+    """
+
+    posts: tuple[xr.DataTree, ...]
+    counts: tuple[int, ...]
+
+    @property
+    def laws(self) -> list[str]:
+        """Name of each posterior's law."""
+        return [str(post.attrs["law"]) for post in self.posts]
+
+    @property
+    def first(self) -> xr.DataTree:
+        """The posterior whose runs and conventions stand for all."""
+        return self.posts[0]
+
+    @property
+    def converged(self) -> bool:
+        """Whether every posterior has."""
+        return all(post.attrs.get("converged") for post in self.posts)
+
+    def expected_loss(self, design: Design, probe: str | Sequence[str]) -> np.ndarray:
+        """Expected loss of designs, nats per token, shape (draw, run); a draw has the same row in every call."""
+        return self._stacked([expected_loss(post, design, probe) for post in self.posts])
+
+    def log_n_eff(self, design: Design, probe: str | Sequence[str]) -> np.ndarray:
+        """Logarithm of the effective parameter count, shape (draw, run)."""
+        parts = []
+        for post in self.posts:
+            values, law = values_at(post, design.r, probe), get_law(post.attrs["law"])
+            part = np.asarray(law.log_n_eff(values.get("phi"), design))
+            parts.append(np.broadcast_to(part, (max(map(len, values.values())), len(design.r))))
+        return self._stacked(parts)
+
+    def observed_loss(self, design: Design, probe: str | Sequence[str], seed: int = 0) -> np.ndarray:
+        """Losses that single runs of these designs would show: expected loss with the error model's scatter."""
+        parts = []
+        for key, post in zip(jax.random.split(jax.random.key(seed), len(self.posts)), self.posts, strict=True):
+            mean = expected_loss(post, design, probe)
+            scatter = get_errors(post.attrs["errors"]).loss(mean, np.zeros(1), values_at(post, design.r, probe))
+            parts.append(np.asarray(scatter.sample(key)))
+        return self._stacked(parts)
+
+    def values(self, name: str, probe: str) -> np.ndarray:
+        """Draws of a parameter that all runs of a probe share, shape (draw,)."""
+        parts = []
+        for post in self.posts:
+            values = values_at(post, np.ones(1), probe)
+            parts.append(np.broadcast_to(values[name], (max(map(len, values.values())), 1)))
+        return self._stacked(parts)[:, 0]
+
+    def _stacked(self, parts: list[np.ndarray]) -> np.ndarray:
+        return np.concatenate([part[np.linspace(0, len(part) - 1, count).astype(int)]
+                               for part, count in zip(parts, self.counts, strict=True)])
+
+
+def pool(posts: Posteriors, weights: Sequence[float] | None = None, force: bool = False) -> Pool:
+    """Pool posteriors with equal or given weights.
+
+    Parameters
+    ----------
+    posts : DataTree or sequence of DataTree
+        Fits of the same runs, such as those of several laws.
+    weights : sequence of float, optional
+        One for each posterior, not negative; they are divided by their sum. Equal by default.
+    force : bool
+        Accept posteriors that did not converge.
+
+    Returns
+    -------
+    Pool
+
+    Raises
+    ------
+    PosteriorError
+        If a posterior did not converge, they are of different runs, or the weights do not fit.
+    """
+    posts = (posts,) if isinstance(posts, xr.DataTree) else tuple(posts)
+    if not posts:
+        raise PosteriorError("no posterior given; `bayesloop fit RUNS --out FILE` writes one")
+    for post in posts:
+        if not post.attrs.get("converged") and not force:
+            raise PosteriorError(f"the posterior of law {post.attrs['law']} did not converge "
+                                 f"({post.attrs.get('verdict')}); sample longer, or use force=True (--force)")
+    if len({str(post.attrs.get("data_sha256")) for post in posts}) > 1:
+        raise PosteriorError("the posteriors are of different runs; pool fits of one table, by several laws")
+    shares = np.ones(len(posts)) if weights is None else np.asarray(weights, float)
+    if len(shares) != len(posts) or not np.isfinite(shares).all() or (shares < 0).any() or not shares.sum():
+        raise PosteriorError(f"weights {[float(w) for w in shares]} for {len(posts)} posteriors; expected one number "
+                             "≥ 0 for each, not all 0")
+    kept = [(post, share) for post, share in zip(posts, shares / shares.sum(), strict=True) if share > 0]
+    sizes = [min(MAX_DRAWS, post["posterior"].sizes["chain"] * post["posterior"].sizes["draw"]) for post, _ in kept]
+    total = MAX_DRAWS if len(kept) > 1 else sizes[0]
+    return Pool(tuple(post for post, _ in kept), tuple(max(round(total * share), 1) for _, share in kept))

@@ -1,0 +1,144 @@
+"""The analysis of data/micro_grid.h5 that data/README.md announces: what is there, matched differences, φ, figures.
+
+    python -m benchmarks.micro_analysis [data/micro_grid.h5] [--out out/micro]
+
+Losses are nats per byte. Set OMP_NUM_THREADS=1 on a busy machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+import bayesloop as bl
+from bayesloop.curves import parabola_minimum, residuals
+from bayesloop.figures import iso_flop_figure
+from benchmarks.micro_design import PROBES, fit, log_loss
+
+CELL = ["budget", "r", "width"]
+PLANNED = {"baseline": 4, "truncated": 3, "hyperconnections": 4}  # runs of a budget and width: every r of the recipe
+SEED = 42
+
+
+def complete(runs: pd.DataFrame) -> pd.DataFrame:
+    """Runs of one seed whose probe, budget and width have every r of the design, so that r is balanced."""
+    runs = runs[runs["seed"] == SEED]
+    found = runs.groupby(["probe", "budget", "width"])["run_id"].transform("size")
+    return runs[found == runs["probe"].map(PLANNED)].reset_index(drop=True)
+
+
+def matched(runs: pd.DataFrame, probe: str, post: xr.DataTree) -> pd.DataFrame:
+    """Loss of a probe minus the baseline's at equal budget, r and width, in nats: as observed, and at equal tokens.
+
+    The law's token term B tokens^(−beta) of `post` says what the difference in tokens is worth.
+    """
+    both = runs[runs["probe"] == probe].merge(runs[runs["probe"] == "baseline"], on=CELL, suffixes=("", "_base"))
+    draws = post["posterior"].to_dataset().stack(sample=("chain", "draw"))
+    rate, beta = draws["B"].to_numpy()[:, None], draws["beta"].to_numpy()[:, None]
+    worth = rate * (both["tokens"].to_numpy(float) ** -beta - both["tokens_base"].to_numpy(float) ** -beta)
+    raw = both["loss"] - both["loss_base"]
+    return both[CELL].assign(raw=raw, corrected=raw - worth.mean(axis=0))
+
+
+def by_r(differences: pd.DataFrame) -> pd.DataFrame:
+    """Mean differences by r, the standard error of the corrected one over cells, and how many cells there are."""
+    groups = differences.groupby("r")
+    return pd.DataFrame({"raw": groups["raw"].mean(), "corrected": groups["corrected"].mean(),
+                         "se": groups["corrected"].sem(), "cells": groups.size()})
+
+
+def recipe_fit(runs: pd.DataFrame, recipe: bool) -> dict[str, tuple[float, float]]:
+    """Posterior mode and Laplace sd of φ, both Δφ, and the recipe factor of hyperconnections on the token term."""
+    table = np.column_stack([runs[["n_once", "n_rec", "r", "tokens"]].to_numpy(float),
+                             runs["probe"].map(PROBES.index), runs["budget"]])
+    observed, sigma = np.log(runs["loss"].to_numpy()), 0.02
+    for _ in range(10):  # sigma and the mode settle together
+        found = fit(table, observed, sigma, recipe)
+        used = found.x if recipe else np.append(found.x[:8], 0.0)
+        sigma = float(np.sqrt(np.sum((log_loss(used, table) - observed) ** 2) / (len(runs) - 8 - recipe)))
+    covariance = np.linalg.inv(found.jac.T @ found.jac)
+    ways = {"phi baseline": (5, None), "delta truncated": (6, 5), "delta hyperconnections": (7, 5)}
+    ways |= {"log recipe factor": (8, None)} if recipe else {}
+    out = {"sigma": (sigma, np.nan)}
+    for name, (plus, minus) in ways.items():
+        way = np.zeros(9)
+        way[plus] = 1
+        if minus is not None:
+            way[minus] = -1
+        out[name] = (float(way @ found.x), float(np.sqrt(way @ covariance @ way)))
+    return out
+
+
+def show_optima(runs: pd.DataFrame) -> None:
+    """Minimum of a parabola through each iso-FLOP curve: size, loss; `edge` where it lies outside the grid."""
+    for (probe, budget), group in runs.groupby(["probe", "budget"]):
+        cells = []
+        for r, cell in group.groupby("r"):
+            size, loss = parabola_minimum(cell)
+            best = cell.loc[cell["loss"].idxmin()]
+            cells.append(f"r={r} {loss:.3f} at N={size:,.0f}" if np.isfinite(size) else
+                         f"r={r} edge, best {best['loss']:.3f} at d={best['width']}")
+        print(f"  {probe:17} {budget:.3g}  " + "; ".join(cells))
+
+
+def show_seeds(runs: pd.DataFrame) -> None:
+    """Standard deviation between seeds of the cells that were repeated, pooled, in log loss."""
+    cells = runs.assign(log_loss=np.log(runs["loss"])).groupby(["probe", *CELL])["log_loss"].agg(["var", "size"])
+    cells = cells[cells["size"] > 1]
+    if len(cells):
+        pooled = np.sqrt(np.average(cells["var"], weights=cells["size"] - 1))
+        print(f"seeds: {len(cells)} cells, {cells['size'].sum()} runs, sd of log loss {pooled:.4f}\n")
+
+
+def show_phi(runs: pd.DataFrame, label: str, seed: int) -> xr.DataTree:
+    """Sample the law with one φ per probe and print φ and Δφ."""
+    post = bl.fit(runs, num_warmup=500, num_samples=500, seed=seed)
+    rmse = float(np.sqrt((residuals(post)["residual"] ** 2).mean()))
+    print(f"\n{label}: {len(runs)} runs, {post.attrs['verdict']}, RMSE {rmse:.4f}")
+    if post.attrs["converged"]:
+        columns = ["probe", "mean", "sd", "delta_mean", "delta_sd", "p_positive"]
+        print(bl.compare(post)[columns].round(3).to_string(index=False))
+    return post
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the analysis and print it; figures go to `--out`."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", type=Path, nargs="?", default=Path("data/micro_grid.h5"))
+    parser.add_argument("--out", type=Path, default=Path("out/micro"))
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args(argv)
+    everything = bl.read_runs(options.runs)
+    runs = complete(everything)
+    show_seeds(everything)
+    print(runs.pivot_table(index=["probe", "r"], columns="budget", values="loss", aggfunc="size", fill_value=0))
+    print("\nloss by width")
+    print(runs.pivot_table(index=["probe", "budget", "width"], columns="r", values="loss").round(4).to_string())
+    print("\niso-FLOP optima")
+    show_optima(runs)
+    options.out.mkdir(parents=True, exist_ok=True)
+    baseline = show_phi(bl.select(runs, "probe == 'baseline'"), "baseline, all budgets", options.seed)
+    for probe in PROBES[1:]:
+        if (runs["probe"] == probe).any():
+            print(f"\n{probe} − baseline, nats per byte at equal budget, r, width")
+            print(by_r(matched(runs, probe, baseline)).round(4).to_string())
+    shared = runs.loc[runs["probe"] == "hyperconnections", "budget"].unique()
+    common = bl.select(runs, f"budget in {sorted(map(float, shared))}")
+    without = bl.select(common, "probe != 'hyperconnections' or r > 1")
+    for label, table in (("with", common), ("without", without)):
+        post = show_phi(table, f"common budgets, {label} the r = 1 hyperconnection runs", options.seed)
+        for recipe in (False, True):
+            text = "  ".join(f"{k} {m:+.3f} ± {s:.3f}" for k, (m, s) in recipe_fit(table, recipe).items())
+            print(f"mode{', recipe factor on hyperconnections' if recipe else ''}: {text}")
+        if label == "with":
+            for probe in sorted(set(common["probe"])):
+                iso_flop_figure(post, probe).savefig(options.out / f"iso_flop_{probe}.svg")
+
+
+if __name__ == "__main__":
+    main()
