@@ -33,11 +33,12 @@ def smallest(found: Calibration) -> float:
 
 
 def test_posteriors_are_calibrated(model: Model) -> None:
-    """At 1 %: of a hundred seeds one would fail. Every data set is counted."""
+    """At 1 %: of a hundred seeds one would fail. Every data set is counted, also where the short chain mixed slowly."""
     found = calibrate(model, REPLICATES, first=QUICK, retry=RETRY)
     assert smallest(found) > 0.01
     assert {name: counts.sum() for name, counts in found.counts.items()} == dict.fromkeys(model.priors, REPLICATES)
-    assert len(found.failed_truth) == found.failed <= min(found.failed_first, 2)
+    assert len(found.failed_truth) == found.failed <= REPLICATES // 4
+    assert found.divergences <= REPLICATES // 4
 
 
 def test_a_wrong_model_is_caught(model: Model) -> None:
