@@ -72,8 +72,8 @@ def test_ranks_that_are_not_uniform(ranks: list[int]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("law", LAWS)
-def test_every_law(law: str) -> None:
+@pytest.mark.parametrize("law", sorted({*LAWS} - {"recurrence", "chinchilla"}))
+def test_laws_with_a_parameter_of_their_own(law: str) -> None:
     """40 data sets each on the published baseline; the full run is `python -m benchmarks.calibration`."""
     found = calibrate(build_model(plain.baseline("probe == 'baseline'"), law), 40, seed=1)
     assert smallest(found) > 0.001
