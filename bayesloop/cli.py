@@ -9,7 +9,7 @@ import functools
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -30,9 +30,6 @@ from bayesloop.console import (
     warn,
 )
 from bayesloop.schema import InputError
-
-if TYPE_CHECKING:
-    pass
 
 DONE, BAD_INPUT, USAGE, NOT_CONVERGED, INTERRUPTED = 0, 1, 2, 3, 4
 
@@ -265,7 +262,7 @@ def compare(posteriors: Annotated[list[Path], typer.Argument(
     posts = [load(path) for path in posteriors]
     table = contrast(posts, reference=reference, rope=rope, prob=prob)
     if figure:
-        from bayesloop.figures import comparison_figure
+        from bayesloop.plots import comparison_figure
         from bayesloop.style import save_figure
         if len(posts) > 1:
             raise InputError("--figure needs one posterior with all probes; fit them in one table")

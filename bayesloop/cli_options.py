@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bayesloop.console import pairs, print_json
-from bayesloop.schema import InputError, replacing
+from bayesloop.schema import InputError, writing
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -100,11 +100,8 @@ def load_all(paths: list[Path]) -> list[xr.DataTree]:
 def emit(table: pd.DataFrame, name: str, out: Path | None, as_json: bool, **more: Any) -> None:
     """Write the table as CSV where asked, and print it as JSON where asked."""
     if out:
-        try:
-            with replacing(out) as temporary:
-                table.to_csv(temporary, index=False)
-        except OSError as error:
-            raise InputError(f"{out}: cannot be written ({error.strerror}); choose a writable place") from None
+        with writing(out) as temporary:
+            table.to_csv(temporary, index=False)
     if as_json:
         print_json({name: table.to_dict("records"), **{str(key): value for key, value in table.attrs.items()}, **more})
 

@@ -8,8 +8,8 @@ import pandas as pd
 
 from bayesloop.comparison import compare
 from bayesloop.console import print_table, progress, say, show_comparison, show_posterior
-from bayesloop.figures import comparison_figure, iso_flop_figure
 from bayesloop.inference import fit
+from bayesloop.plots import comparison_figure, iso_flop_figure
 from bayesloop.pointfit import point_fit
 from bayesloop.posterior import save
 from bayesloop.reproduction import LOW, PER_R, PHI_INTERVAL, reproduce

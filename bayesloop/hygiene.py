@@ -11,6 +11,7 @@ import pandas as pd
 
 from bayesloop.draft import NO_INT, Draft
 from bayesloop.schema import STATUSES
+from bayesloop.selection import BUDGET_TOLERANCE
 
 # Thresholds. Within one budget the losses of sane runs differ by 10 % (measured on data/paper_grid.csv: 1.05 × the
 # median at most), an untrained model has ln(vocabulary), 3 to 4 × the loss of a trained one.
@@ -20,7 +21,6 @@ BITS_LIKE = 1.2  # below the entropy of text a token in nats; usual for bits per
 SPENT_LEAST, SPENT_MOST = 0.9, 1.1  # flops / budget; rounding to whole steps moves it by 0.0004 (measured)
 TOKENS_LEAST = 0.8  # of the tokens that smaller models' accounts imply
 FLOPS_RATIO = (0.3, 4.0)  # 6 (n_once + r n_rec) tokens / flops: 0.45 … 0.99 on the paper's grid (measured)
-SAME_BUDGET = 1e-3  # relative difference below which two budgets are one
 
 STATES = {
     **{name: name for name in STATUSES}, "finished": "done", "completed": "done", "complete": "done", "success": "done",
@@ -135,7 +135,7 @@ def merge_budgets(draft: Draft) -> None:
     leaders: list[float] = []
     moved = np.zeros(len(budget), dtype=bool)
     for i in np.flatnonzero(draft.standing & draft.present("budget")):
-        leader = next((b for b in leaders if abs(budget[i] - b) <= SAME_BUDGET * b), None)
+        leader = next((b for b in leaders if abs(budget[i] - b) <= BUDGET_TOLERANCE * b), None)
         if leader is None:
             leaders.append(float(budget[i]))
         elif leader != budget[i]:

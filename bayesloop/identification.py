@@ -6,6 +6,7 @@ import numpy as np
 import xarray as xr
 
 from bayesloop.laws import LAWS
+from bayesloop.posterior import elements, parameters
 
 NARROWED = 0.5  # a posterior wider than this share of its prior says little that the prior did not
 
@@ -59,14 +60,12 @@ def prior_ratios(post: xr.DataTree) -> dict[str, float]:
     """
     ratios = {}
     priors = post["prior"].to_dataset()
-    for name, draws in post["posterior"].to_dataset().data_vars.items():
-        prior = priors[name].values
-        positive = bool((prior > 0).all() and (draws.values > 0).all())
-        for place in np.ndindex(draws.shape[2:]):
-            labels = [str(draws[dim].values[i]) for dim, i in zip(draws.dims[2:], place, strict=True)]
-            own, before = draws.values[(..., *place)], prior[(..., *place)]
+    for name, draws in parameters(post).items():
+        prior = priors[name].to_numpy()
+        positive = bool((prior > 0).all() and (draws.to_numpy() > 0).all())
+        for label, place in elements(name, draws):
+            own, before = draws.to_numpy()[(..., *place)], prior[(..., *place)]
             own, before = (np.log(own), np.log(before)) if positive else (own, before)
-            label = f"{name}[{', '.join(labels)}]" if labels else str(name)
             ratios[label] = float(np.ptp(np.quantile(own, [0.05, 0.95])) / np.ptp(np.quantile(before, [0.05, 0.95])))
     return ratios
 

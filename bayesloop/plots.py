@@ -17,8 +17,9 @@ from bayesloop.plot_loss import plot_frontier, plot_iso_flop, plot_residuals, re
 from bayesloop.plot_phi import plot_differences, plot_forest
 from bayesloop.style import COLUMN, PAGE, new_figure, probe_style, r_style, save_figure
 
-__all__ = ["COLUMN", "PAGE", "figures", "new_figure", "plot_differences", "plot_forest", "plot_frontier",
-           "plot_iso_flop", "plot_residuals", "probe_style", "r_style", "recurrences", "save_figure"]
+__all__ = ["COLUMN", "PAGE", "comparison_figure", "figures", "iso_flop_figure", "new_figure", "plot_differences",
+           "plot_forest", "plot_frontier", "plot_iso_flop", "plot_residuals", "probe_style", "r_style", "recurrences",
+           "save_figure"]
 
 
 def figures(post: xr.DataTree, reference: str = "baseline", rope: tuple[float, float] | None = None,
@@ -44,17 +45,44 @@ def figures(post: xr.DataTree, reference: str = "baseline", rope: tuple[float, f
     runs = runs_of(post)
     for probe in dict.fromkeys(runs.loc[runs["budget"].notna(), "probe"]):
         name = re.sub(r"[^\w.-]+", "_", probe)
-        counts = recurrences(post, probe)
-        figure, axes = new_figure(len(counts), width=PAGE * max(len(counts), 2) / 4 if len(counts) < 4 else PAGE,
-                                  height=2.9, sharex=True, sharey=True)
-        plot_iso_flop(axes, post, probe)
-        yield f"iso_flop_{name}", figure
+        yield f"iso_flop_{name}", iso_flop_figure(post, probe)
         figure, ax = new_figure(height=3.0)
         plot_frontier(ax, post, probe, contrast if contrast is not None and probe in probes_of(contrast) else None)
         yield f"frontier_{name}", figure
     figure, ax = new_figure(width=PAGE, height=2.4)
     plot_residuals(ax, post)
     yield "residuals", figure
+
+
+def iso_flop_figure(post: xr.DataTree, probe: str) -> Figure:
+    """Loss against size, a panel for each r, with posterior bands and minima: `plot_iso_flop` at a fitting size."""
+    counts = recurrences(post, probe)
+    figure, axes = new_figure(len(counts), width=PAGE * min(max(len(counts), 2), 4) / 4, height=2.9, sharex=True,
+                              sharey=True)
+    plot_iso_flop(axes, post, probe)
+    return figure
+
+
+def comparison_figure(post: xr.DataTree, reference: str = "baseline", rope: float | None = None) -> Figure:
+    """φ of every probe, beside the differences from a reference.
+
+    Parameters
+    ----------
+    post : DataTree
+        With a phi for each probe.
+    reference : str
+    rope : float, optional
+        Half-width of the region of practical equivalence, shown as a band.
+
+    Returns
+    -------
+    Figure
+    """
+    rows = int(post["posterior"]["phi"].isel(chain=0, draw=0).size)
+    figure, (left, right) = new_figure(2, width=PAGE, height=1.5 + 0.22 * rows)
+    plot_forest(left, post)
+    plot_differences(right, post, reference, None if rope is None else (-rope, rope))
+    return figure
 
 
 def _phi_figures(post: xr.DataTree, reference: str, rope: tuple[float, float] | None) -> Iterator[tuple[str, Figure]]:

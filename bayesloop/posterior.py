@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pandas as pd
 import xarray as xr
 
 from bayesloop.convergence import diagnose
-from bayesloop.schema import InputError, replacing
+from bayesloop.schema import InputError, writing
 
 
 class PosteriorError(InputError):
@@ -27,12 +28,8 @@ def save(post: xr.DataTree, path: str | os.PathLike[str]) -> None:
     PosteriorError
         If the file cannot be written; what stood there before is untouched.
     """
-    try:
-        with replacing(path) as temporary:
-            post.to_netcdf(temporary, engine="h5netcdf")
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise PosteriorError(f"{os.fspath(path)}: cannot be written ({reason}); choose a writable place") from None
+    with writing(path, PosteriorError) as temporary:
+        post.to_netcdf(temporary, engine="h5netcdf")
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
@@ -93,15 +90,21 @@ def summarise(post: xr.DataTree, prob: float = 0.95) -> pd.DataFrame:
     """
     rows = {}
     for name, draws in parameters(post).items():
-        for place in np.ndindex(draws.shape[2:]):
-            labels = [str(draws[dim].values[i]) for dim, i in zip(draws.dims[2:], place, strict=True)]
-            value = draws.values[(..., *place)]
+        for label, place in elements(name, draws):
+            value = draws.to_numpy()[(..., *place)]
             lower, upper = np.quantile(value, [(1 - prob) / 2, (1 + prob) / 2])
-            rows[name + (f"[{', '.join(labels)}]" if labels else "")] = {
-                "mean": value.mean(), "sd": value.std(ddof=1), "lower": lower, "upper": upper, **diagnose(value)}
+            rows[label] = {"mean": value.mean(), "sd": value.std(ddof=1), "lower": lower, "upper": upper,
+                           **diagnose(value)}
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("parameter")
 
 
 def parameters(post: xr.DataTree) -> dict[str, xr.DataArray]:
     """The sampled parameters, dims (chain, draw, …)."""
     return {str(name): values for name, values in post["posterior"].data_vars.items()}
+
+
+def elements(name: str, draws: xr.DataArray) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """Each element of a parameter of dims (chain, draw, …): its name with its coordinates in brackets, its place."""
+    for place in np.ndindex(draws.shape[2:]):
+        labels = [str(draws[dim].values[i]) for dim, i in zip(draws.dims[2:], place, strict=True)]
+        yield name + (f"[{', '.join(labels)}]" if labels else ""), place

@@ -17,7 +17,7 @@ from bayesloop.counting import INJECTIONS, check_counts, derive_counts, derive_p
 from bayesloop.draft import NO_INT, TYPES, Draft, start_draft
 from bayesloop.hygiene import ALLOWABLE, check_outcomes, check_values, merge_budgets
 from bayesloop.problems import Ledger, Problem, RunsError, RunsWarning, near
-from bayesloop.schema import COLUMNS, REQUIRED, replacing
+from bayesloop.schema import COLUMNS, REQUIRED, writing
 from bayesloop.selection import fingerprint, select
 from bayesloop.sources import Cells, read_cells, source_name
 from bayesloop.units import declared_units
@@ -253,14 +253,11 @@ def write_runs(runs: pd.DataFrame, path: str | os.PathLike[str]) -> None:
     RunsError
         If the file cannot be written.
     """
-    try:
-        with replacing(path) as temporary:
-            if Path(path).suffix == ".parquet":
-                runs.to_parquet(temporary, index=False)
-            else:
-                runs.to_csv(temporary, index=False)
-    except OSError as error:
-        raise RunsError(f"{os.fspath(path)}: cannot be written ({error.strerror}); choose a writable place") from None
+    with writing(path, RunsError) as temporary:
+        if Path(path).suffix == ".parquet":
+            runs.to_parquet(temporary, index=False)
+        else:
+            runs.to_csv(temporary, index=False)
 
 
 def check_identifiable(runs: pd.DataFrame, law_has_phi: bool = True, n_parameters: int = 6) -> None:

@@ -14,7 +14,7 @@ import xarray as xr
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from bayesloop.schema import InputError, replacing
+from bayesloop.schema import writing
 
 COLUMN, PAGE = 3.4, 7.0  # widths in inches of one column and of a two-column page
 
@@ -119,13 +119,10 @@ def save_figure(figure: Figure, path: str | os.PathLike[str]) -> tuple[Path, Pat
         If the folder does not exist or cannot be written; files that stood there stay whole.
     """
     svg, png = Path(f"{os.fspath(path)}.svg"), Path(f"{os.fspath(path)}.png")
-    try:
-        with replacing(svg) as temporary:
-            figure.savefig(temporary, format="svg", metadata={"Date": None})  # the same figure gives the same file
-        with replacing(png) as temporary:
-            figure.savefig(temporary, format="png", dpi=200)
-    except OSError as error:
-        raise InputError(f"{svg}: cannot be written ({error.strerror}); choose a writable place") from None
+    with writing(svg) as temporary:
+        figure.savefig(temporary, format="svg", metadata={"Date": None})  # the same figure gives the same file
+    with writing(png) as temporary:
+        figure.savefig(temporary, format="png", dpi=200)
     return svg, png
 
 

@@ -17,7 +17,7 @@ import xarray as xr
 
 import bayesloop as bl
 from bayesloop.curves import parabola_minimum, residuals
-from bayesloop.figures import iso_flop_figure
+from bayesloop.plots import iso_flop_figure
 from benchmarks.micro_design import PROBES, fit, log_loss
 
 CELL = ["budget", "r", "width"]

@@ -44,7 +44,7 @@ def test_help_loads_neither_jax_nor_torch(words: list[str]) -> None:
 
 
 def test_fit_and_comparison_do_not_load_torch() -> None:
-    modules = loaded_by("import bayesloop.inference, bayesloop.comparison, bayesloop.pointfit, bayesloop.figures")
+    modules = loaded_by("import bayesloop.inference, bayesloop.comparison, bayesloop.pointfit, bayesloop.plots")
     assert not modules & {"torch", "training"}
 
 
