@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 MICRO_BUDGET ?= 8.5e11
 
-.PHONY: demo test fast run clean
+.PHONY: demo test fast run micro clean
 
 demo: .venv/bayesloop
 	$(BIN)/bayesloop demo data/paper_grid.csv --out out/demo
@@ -31,9 +31,10 @@ run: .venv/all
 
 # hours on two cores; the same command goes on after an interruption
 micro: .venv/all
-	test -d corpus/debian || $(BIN)/python -m training.tokens debian --out corpus/debian
+	test -f corpus/debian/manifest.json || $(BIN)/python -m training.tokens debian --out corpus/debian
 	$(BIN)/python -m training.sweep --grid micro micro-truncated micro-hyperconnections --max-budget $(MICRO_BUDGET) \
 		--order ascending --compile block --device cpu --data corpus/debian --out runs/micro
+	mkdir -p out
 	$(BIN)/python -m training.sweep --out runs/micro --collect out/micro_grid.h5
 	$(BIN)/python -m benchmarks.micro_analysis out/micro_grid.h5 --out out/micro
 

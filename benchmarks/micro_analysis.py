@@ -56,13 +56,15 @@ def recipe_fit(runs: pd.DataFrame, recipe: bool) -> dict[str, tuple[float, float
     """Posterior mode and Laplace sd of φ, both Δφ, and the recipe factor of hyperconnections on the token term."""
     table = np.column_stack([runs[["n_once", "n_rec", "r", "tokens"]].to_numpy(float),
                              runs["probe"].map(PROBES.index), runs["budget"]])
-    observed, sigma = np.log(runs["loss"].to_numpy()), 0.02
+    observed, sigma, probes = np.log(runs["loss"].to_numpy()), 0.02, set(runs["probe"])
     for _ in range(10):  # sigma and the mode settle together
         found = fit(table, observed, sigma, recipe)
         used = found.x if recipe else np.append(found.x[:8], 0.0)
-        sigma = float(np.sqrt(np.sum((log_loss(used, table) - observed) ** 2) / (len(runs) - 8 - recipe)))
+        free = len(runs) - 5 - len(probes) - recipe
+        sigma = float(np.sqrt(np.sum((log_loss(used, table) - observed) ** 2) / free))
     covariance = np.linalg.inv(found.jac.T @ found.jac)
-    ways = {"phi baseline": (5, None), "delta truncated": (6, 5), "delta hyperconnections": (7, 5)}
+    ways = {"phi baseline": (5, None)}
+    ways |= {f"delta {probe}": (5 + i, 5) for i, probe in enumerate(PROBES) if i and probe in probes}
     ways |= {"log recipe factor": (8, None)} if recipe else {}
     out = {"sigma": (sigma, np.nan)}
     for name, (plus, minus) in ways.items():

@@ -10,7 +10,6 @@ import numpyro.distributions as dist
 import pytest
 
 from bayesloop.errors import ERRORS
-from bayesloop.laws import LAWS
 from bayesloop.model import Model, build_model
 from bayesloop.sampling import Settings
 from benchmarks.calibration import LEVELS, Calibration, band, calibrate, chi2_p, p_value
@@ -72,10 +71,8 @@ def test_ranks_that_are_not_uniform(ranks: list[int]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("errors", ERRORS)
-@pytest.mark.parametrize("law", LAWS)
-def test_every_law_and_error_model(law: str, errors: str) -> None:
-    """60 data sets each on the published baseline; the full run is `python -m benchmarks.calibration`."""
-    found = calibrate(build_model(plain.baseline("probe == 'baseline'"), law, errors), 60, seed=1)
+def test_the_law_without_recurrence() -> None:
+    """40 data sets on the published baseline; the full run, of every law, is `python -m benchmarks.calibration`."""
+    found = calibrate(build_model(plain.baseline("probe == 'baseline'"), "chinchilla"), 40, seed=1)
     assert smallest(found) > 0.001
     assert found.failed <= 3
