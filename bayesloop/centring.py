@@ -7,11 +7,13 @@ curved sheet. In the coordinates
     log(E + P + Q),   log(P / E),   log(Q / E)       P = A · N_ref^(−alpha),  Q = B · D_ref^(−beta)
 
 the sheet is flat. For given exponents the determinant of this map from (log E, log A, log B) is 1, so the density
-is that of the priors on the logarithms, without a correction.
+is that of the priors on the logarithms, without a correction. A law that combines the terms otherwise, but doubles when
+all three double, has its own loss in the place of the sum; that changes nothing about the determinant.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -29,6 +31,8 @@ class Level(dist.Distribution):
         Priors of those of E, A, B that are free (positive, of one batch shape).
     shifts : tuple of array
         Logarithm of each parameter minus that of its term: 0 for E, alpha · log N_ref for A, beta · log D_ref for B.
+    combine : callable, optional
+        ``combine(E, P, Q)`` in the place of the sum, homogeneous of degree one; all three must be free.
 
     Notes
     -----
@@ -37,13 +41,15 @@ class Level(dist.Distribution):
 
     support = dist.constraints.real_vector
 
-    def __init__(self, priors: tuple[Any, ...], shifts: tuple[Any, ...]) -> None:
-        self.priors, self.shifts = priors, shifts
+    def __init__(self, priors: tuple[Any, ...], shifts: tuple[Any, ...],
+                 combine: Callable[..., Any] | None = None) -> None:
+        self.priors, self.shifts, self.combine = priors, shifts, combine
         super().__init__(priors[0].batch_shape, (len(priors),))
 
     def parameters(self, value: Any) -> list[Any]:
         """The natural parameters at a point of the centred coordinates, shape (…, number free)."""
-        terms = _from_shares(value)
+        ratios = jnp.concatenate([jnp.zeros_like(value[..., :1]), value[..., 1:]], axis=-1)
+        terms = value[..., :1] - self._log_total(ratios) + ratios
         return [jnp.exp(terms[..., i] + shift) for i, shift in enumerate(self.shifts)]
 
     def log_prob(self, value: Any) -> Any:
@@ -58,14 +64,15 @@ class Level(dist.Distribution):
         keys = random.split(key, len(self.priors))
         terms = jnp.stack([jnp.log(prior.sample(one, sample_shape)) - shift for prior, one, shift
                            in zip(self.priors, keys, self.shifts, strict=True)], axis=-1)
-        return _to_shares(terms)
+        return jnp.concatenate([self._log_total(terms), terms[..., 1:] - terms[..., :1]], axis=-1)
+
+    def _log_total(self, terms: Any) -> Any:
+        """Logarithm of what the terms combine to, shape (…, 1)."""
+        if self.combine is None:
+            return logsumexp(terms, axis=-1, keepdims=True)
+        largest = terms.max(axis=-1, keepdims=True)
+        scaled = jnp.exp(jnp.maximum(terms - largest, _SMALLEST))
+        return largest + jnp.log(self.combine(*jnp.moveaxis(scaled, -1, 0)))[..., None]
 
 
-def _to_shares(terms: Any) -> Any:
-    first = terms[..., :1]
-    return jnp.concatenate([logsumexp(terms, axis=-1, keepdims=True), terms[..., 1:] - first], axis=-1)
-
-
-def _from_shares(value: Any) -> Any:
-    ratios = jnp.concatenate([jnp.zeros_like(value[..., :1]), value[..., 1:]], axis=-1)
-    return value[..., :1] - logsumexp(ratios, axis=-1, keepdims=True) + ratios
+_SMALLEST = -600.0  # logarithm of a term beside the largest: below it its own logarithm would overflow

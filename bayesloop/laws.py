@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro.distributions as dist
 
 from bayesloop.schema import InputError
@@ -175,6 +176,14 @@ class Law:
     def priors(self) -> dict[str, Prior]:
         """Default priors of all parameters in their order: E, A, B, alpha, beta, phi, then the extra ones."""
         return {**_COMMON, **({"phi": _PHI} if self.looped else {}), **self.extra}
+
+    @property
+    def homogeneous(self) -> bool:
+        """Whether the loss doubles when E and both terms double; tried at one point."""
+        terms, extra = np.array([1.5, 0.7, 0.4]), dict.fromkeys(self.extra, 0.8)
+        with jax.ensure_compile_time_eval():  # while a model is compiled too
+            once, twice = self.combine(*terms, **extra), self.combine(*(2 * terms), **extra)
+            return bool(np.isclose(2 * once, twice, rtol=1e-9))
 
     def loss(self, parameters: Mapping[str, Any], design: Design) -> Any:
         """Expected loss of runs.

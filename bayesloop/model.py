@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -107,7 +108,7 @@ class Model:
         for name in self.free:
             if name not in ("E", "A", "B"):
                 values[name] = numpyro.sample(name, self.distribution(name, values))
-        values.update(self._draw_level(values["alpha"], values["beta"]))
+        values.update(self._draw_level(values))
         numpyro.sample("loss", self.predictive(values, data)[1], obs=data["loss"])
 
     def predictive(self, values: Mapping[str, Any], data: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -147,21 +148,23 @@ class Model:
             return self.fixed[name]
         return numpyro.sample(name, self.distribution(name, {}))
 
-    def _draw_level(self, alpha: Any, beta: Any) -> dict[str, Any]:
+    def _draw_level(self, drawn: Mapping[str, Any]) -> dict[str, Any]:
         """E, A and B, sampled in the coordinates of `centring`; those with bounded priors by themselves.
 
         A bound would be a wall in the centred coordinates, where trajectories end as divergences.
         """
         log_n, log_d = (math.log(value) for value in self.layout.reference)
-        shifts = {"E": jnp.zeros_like(alpha), "A": alpha * log_n, "B": beta * log_d}
+        shifts = {"E": jnp.zeros_like(drawn["alpha"]), "A": drawn["alpha"] * log_n, "B": drawn["beta"] * log_d}
         apart = [name for name in shifts if name in self.fix or self.priors[name].bounded]
         values = {name: self._draw(name) for name in apart}
         free = [name for name in shifts if name not in apart]
         if free:
+            own = len(free) == 3 and self.law.homogeneous
+            combine = partial(self.law.combine, **{name: drawn[name] for name in self.law.extra})
             level = Level(tuple(self.priors[name].distribution().expand(self.shape(name)) for name in free),
-                          tuple(shifts[name] for name in free))
-            drawn = level.parameters(numpyro.sample("level", level.to_event(len(self.shape("E")))))
-            values.update({name: numpyro.deterministic(name, value) for name, value in zip(free, drawn, strict=True)})
+                          tuple(shifts[name] for name in free), combine if own else None)
+            found = level.parameters(numpyro.sample("level", level.to_event(len(self.shape("E")))))
+            values.update({name: numpyro.deterministic(name, value) for name, value in zip(free, found, strict=True)})
         return values
 
 

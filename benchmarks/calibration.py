@@ -80,7 +80,7 @@ class Calibration:
 
 
 def calibrate(model: Model, replicates: int, seed: int = 0, fitted: Model | None = None, first: Settings = FIRST,
-              retry: Settings = RETRY, progress: Callable[[int], None] | None = None) -> Calibration:
+              retry: Settings | None = RETRY, progress: Callable[[int], None] | None = None) -> Calibration:
     """Simulate data sets from a model's prior and rank the true parameters among draws of their posteriors.
 
     Parameters
@@ -91,7 +91,7 @@ def calibrate(model: Model, replicates: int, seed: int = 0, fitted: Model | None
     fitted : Model, optional
         Another model of the same runs and parameters that fits, to see whether the difference is caught.
     first, retry : Settings
-        Of the one chain for each data set, and of its repetition where it does not pass.
+        Of the one chain for each data set, and of its repetition where it does not pass, if any.
     progress : callable, optional
         As in `run_nuts`, for the first attempts.
     """
@@ -110,7 +110,7 @@ def calibrate(model: Model, replicates: int, seed: int = 0, fitted: Model | None
     diverging = draws.stats["diverging"].sum(1)
     failed_first, divergences_first = int(failed.sum()), int(diverging.sum())
     which = np.flatnonzero(failed)
-    if failed_first:
+    if failed_first and retry:
         again, failed = sample(which, keys[2], retry)
         for name, values in thinned.items():
             values[which] = _thin(again.values[name])

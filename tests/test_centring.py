@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ import pytest
 from scipy import stats
 
 from bayesloop.centring import Level
-from bayesloop.laws import Prior
+from bayesloop.laws import LAWS, Prior
 from tests import plain
 
 SHIFTS = {"E": 0.0, "A": 0.2 * np.log(1e8), "B": 0.36 * np.log(2e9)}
@@ -41,6 +42,26 @@ def test_density_is_the_priors_times_the_determinant(names: tuple[str, ...], fam
         expected = log_det + sum(plain.prior(PRIORS[family][name]).logpdf(value)
                                  for name, value in zip(names, natural, strict=True))
         assert float(own.log_prob(at)) == pytest.approx(expected, abs=1e-7)
+
+
+def test_a_law_of_its_own_in_the_place_of_the_sum() -> None:
+    """The first coordinate is the logarithm of the law's loss, and the density stays that of the priors."""
+    kaplan = partial(LAWS["kaplan_recurrence"].combine, kappa=0.6)
+    priors = tuple(Prior.parse(text).distribution() for text in PRIORS["default"].values())
+    own = Level(priors, tuple(SHIFTS.values()), kaplan)
+    at = np.array([0.9, -0.7, -1.3])
+    terms = [value / np.exp(shift) for value, shift in zip(own.parameters(at), SHIFTS.values(), strict=True)]
+    coordinates = np.log([kaplan(*terms), terms[1] / terms[0], terms[2] / terms[0]])
+    np.testing.assert_allclose(coordinates, at, rtol=1e-12)
+    matrix = jax.jacfwd(lambda at: jnp.log(jnp.stack(own.parameters(at))))(at)
+    assert abs(np.linalg.det(matrix)) == pytest.approx(1, abs=1e-9)
+    drawn = own.parameters(own.sample(jax.random.key(3), (4000,)))
+    for text, values in zip(PRIORS["default"].values(), drawn, strict=True):
+        assert stats.kstest(values, plain.prior(text).cdf).pvalue > 1e-3
+
+
+def test_which_laws_are_homogeneous() -> None:
+    assert {name for name, law in LAWS.items() if not law.homogeneous} == {"cross_recurrence"}
 
 
 @pytest.mark.parametrize("names", SUBSETS, ids="".join)
