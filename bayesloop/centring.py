@@ -8,7 +8,7 @@ curved sheet. In the coordinates
 
 the sheet is flat. For given exponents the determinant of this map from (log E, log A, log B) is 1, so the density
 is that of the priors on the logarithms, without a correction. A law that combines the terms otherwise, but doubles when
-all three double, has its own loss in the place of the sum; that changes nothing about the determinant.
+all three double, has its own loss in the place of the sum. The determinant stays 1 with any function of the ratios there.
 """
 
 from __future__ import annotations
@@ -72,7 +72,9 @@ class Level(dist.Distribution):
             return logsumexp(terms, axis=-1, keepdims=True)
         largest = terms.max(axis=-1, keepdims=True)
         scaled = jnp.exp(jnp.maximum(terms - largest, _SMALLEST))
-        return largest + jnp.log(self.combine(*jnp.moveaxis(scaled, -1, 0)))[..., None]
+        loss = self.combine(*jnp.moveaxis(scaled, -1, 0))[..., None]
+        return largest + jnp.log(jnp.maximum(loss, _LEAST))
 
 
+_LEAST = 0.01  # share of the largest term; a law may leave the positive numbers, where the model has no density
 _SMALLEST = -600.0  # logarithm of a term beside the largest: below it its own logarithm would overflow

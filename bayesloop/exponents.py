@@ -73,9 +73,9 @@ def growth(frontier: Frontier, prob: float = 0.95) -> pd.DataFrame:
 
 
 def _keeps_ratio(law: str | Law) -> bool:
-    """Whether P and Q keep one ratio along the optimum: so if doubling both doubles the reducible loss."""
+    """Whether P and Q keep one ratio along the optimum: so if doubling both doubles what they add to E."""
     combine, extra = get_law(law).combine, dict.fromkeys(get_law(law).extra, 0.7)
-    return bool(np.isclose(combine(0.0, 0.6, 1.0, **extra), 2 * combine(0.0, 0.3, 0.5, **extra)))
+    return bool(np.isclose(combine(1.5, 0.6, 1.0, **extra) - 1.5, 2 * (combine(1.5, 0.3, 0.5, **extra) - 1.5)))
 
 
 def _flops_exponent(runs: pd.DataFrame, family: Family, r: int) -> float:

@@ -220,7 +220,7 @@ def _kaplan(E: Any, P: Any, Q: Any, kappa: Any) -> Any:
 
 
 def _cross(E: Any, P: Any, Q: Any, x: Any) -> Any:
-    return E + P + Q + x * P * Q
+    return E + P + Q + x * P * Q / E
 
 
 LAWS: dict[str, Law] = {law.name: law for law in (
@@ -231,9 +231,10 @@ LAWS: dict[str, Law] = {law.name: law for law in (
     Law("kaplan_recurrence", "L = E + (P^(1/kappa) + Q^(1/kappa))^kappa with P, Q the recurrence law's two terms",
         _kaplan, "the form of arXiv 2001.08361, eq. 1.5, with phi and E; measured to fit better",
         extra={"kappa": Prior("LogNormal", (-0.4, 0.5), "kappa = 1 is the additive law: 95 % in 0.25–1.8")}),
-    Law("cross_recurrence", "L = E + P + Q + x P Q with P, Q the recurrence law's two terms", _cross,
+    Law("cross_recurrence", "L = E + P + Q + x P Q / E with P, Q the recurrence law's two terms", _cross,
         "measured: the Kaplan type's curvature in an easier form",
-        extra={"x": Prior("Normal", (0.0, 1.0), "x = 0 is the additive law; x < 0: the terms overlap")}),
+        extra={"x": Prior("Normal", (0.0, 1.0), "x = 0 is the additive law, x = 1 the product of (1 + P/E) and (1 + Q/E); "
+                                            "x < 0: the terms overlap")}),
 )}
 
 

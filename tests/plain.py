@@ -16,7 +16,7 @@ LINKS = {
     "recurrence": lambda E, P, Q: E + P + Q,
     "chinchilla": lambda E, P, Q: E + P + Q,
     "kaplan_recurrence": lambda E, P, Q, kappa: E + (P ** (1 / kappa) + Q ** (1 / kappa)) ** kappa,
-    "cross_recurrence": lambda E, P, Q, x: E + P + Q + x * P * Q,
+    "cross_recurrence": lambda E, P, Q, x: E + P + Q + x * P * Q / E,
 }
 TOGETHER = {"budget": ["budget"], "cell": ["probe", "budget", "r"]}
 EXTRA = {"kaplan_recurrence": ("kappa",), "cross_recurrence": ("x",)}

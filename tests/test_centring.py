@@ -12,7 +12,7 @@ import pytest
 from scipy import stats
 
 from bayesloop.centring import Level
-from bayesloop.laws import LAWS, Prior
+from bayesloop.laws import LAWS, Law, Prior
 from tests import plain
 
 SHIFTS = {"E": 0.0, "A": 0.2 * np.log(1e8), "B": 0.36 * np.log(2e9)}
@@ -44,14 +44,15 @@ def test_density_is_the_priors_times_the_determinant(names: tuple[str, ...], fam
         assert float(own.log_prob(at)) == pytest.approx(expected, abs=1e-7)
 
 
-def test_a_law_of_its_own_in_the_place_of_the_sum() -> None:
+@pytest.mark.parametrize(("law", "extra"), [("kaplan_recurrence", {"kappa": 0.6}), ("cross_recurrence", {"x": -0.7})])
+def test_a_law_of_its_own_in_the_place_of_the_sum(law: str, extra: dict[str, float]) -> None:
     """The first coordinate is the logarithm of the law's loss, and the density stays that of the priors."""
-    kaplan = partial(LAWS["kaplan_recurrence"].combine, kappa=0.6)
+    combine = partial(LAWS[law].combine, **extra)
     priors = tuple(Prior.parse(text).distribution() for text in PRIORS["default"].values())
-    own = Level(priors, tuple(SHIFTS.values()), kaplan)
+    own = Level(priors, tuple(SHIFTS.values()), combine)
     at = np.array([0.9, -0.7, -1.3])
     terms = [value / np.exp(shift) for value, shift in zip(own.parameters(at), SHIFTS.values(), strict=True)]
-    coordinates = np.log([kaplan(*terms), terms[1] / terms[0], terms[2] / terms[0]])
+    coordinates = np.log([combine(*terms), terms[1] / terms[0], terms[2] / terms[0]])
     np.testing.assert_allclose(coordinates, at, rtol=1e-12)
     matrix = jax.jacfwd(lambda at: jnp.log(jnp.stack(own.parameters(at))))(at)
     assert abs(np.linalg.det(matrix)) == pytest.approx(1, abs=1e-9)
@@ -61,7 +62,8 @@ def test_a_law_of_its_own_in_the_place_of_the_sum() -> None:
 
 
 def test_which_laws_are_homogeneous() -> None:
-    assert {name for name, law in LAWS.items() if not law.homogeneous} == {"cross_recurrence"}
+    assert all(law.homogeneous for law in LAWS.values())
+    assert not Law("other", "L = E + P + Q + 0.1 P Q", lambda E, P, Q: E + P + Q + 0.1 * P * Q, "test").homogeneous
 
 
 @pytest.mark.parametrize("names", SUBSETS, ids="".join)
