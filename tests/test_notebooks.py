@@ -1,7 +1,11 @@
-"""The notebooks run as they stand, and what is kept of their last run reads well on a code host."""
+"""The notebooks run as they stand, and what is kept of their last run reads well on a code host.
+
+`python -m tests.test_notebooks` runs them and keeps what they show.
+"""
 
 from __future__ import annotations
 
+import copy
 import re
 from pathlib import Path
 
@@ -19,10 +23,22 @@ def code_cells(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
+def executed(path: Path) -> nbformat.NotebookNode:
+    """The notebook after a run from top to bottom, without what went to standard error."""
+    notebook = nbformat.read(path, as_version=4)
+    metadata = copy.deepcopy(notebook.metadata)
+    client = NotebookClient(notebook, timeout=300, kernel_name="python3", record_timing=False,
+                            resources={"metadata": {"path": str(FOLDER)}})
+    client.execute()
+    notebook.metadata = metadata
+    for cell in code_cells(notebook):
+        cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
+    return notebook
+
+
 def kinds(cell: nbformat.NotebookNode) -> list[str]:
     """What a cell has put out: prints, tables, figures."""
-    return ["figure" if "image/png" in output.get("data", {}) else output.output_type for output in cell.outputs
-            if output.get("name") != "stderr"]
+    return ["figure" if "image/png" in output.get("data", {}) else output.output_type for output in cell.outputs]
 
 
 def test_the_three_notebooks_are_there() -> None:
@@ -55,7 +71,10 @@ def test_only_public_names_are_used(path: Path) -> None:
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_it_runs_and_shows_the_same_things(path: Path) -> None:
-    kept = nbformat.read(path, as_version=4)
-    fresh = nbformat.read(path, as_version=4)
-    NotebookClient(fresh, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(FOLDER)}}).execute()
+    kept, fresh = nbformat.read(path, as_version=4), executed(path)
     assert [kinds(cell) for cell in code_cells(fresh)] == [kinds(cell) for cell in code_cells(kept)]
+
+
+if __name__ == "__main__":
+    for notebook_path in NOTEBOOKS:
+        nbformat.write(executed(notebook_path), notebook_path)
