@@ -76,3 +76,9 @@ def test_the_interval_holds_the_truth_and_the_posterior_knows_its_doubts(results
     assert float(phi.std()) == pytest.approx(float(stated[2]), rel=0.1)
     assert "alpha" in " ".join(attribute(post, "doubts"))
     assert json.loads(post.attrs["fix"]) == {}
+
+
+def test_rows_do_not_look_like_copies_while_their_columns_are_unknown() -> None:
+    report = bl.validate(DATA / "example_wandb.csv")
+    assert not report.ok
+    assert report.excluded == []
