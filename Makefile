@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 MICRO_BUDGET ?= 8.5e11
 
-.PHONY: demo test fast run micro clean
+.PHONY: demo test fast docs run micro clean
 
 demo: .venv/bayesloop
 	$(BIN)/bayesloop demo data/paper_grid.csv --out out/demo
@@ -17,12 +17,18 @@ test: .venv/all
 	$(BIN)/python -m pytest tests --ignore tests/training -m slow
 	$(BIN)/python -m pytest tests/training -m slow
 	bash tests/newer_python.sh
+	$(MAKE) docs
 
 fast: .venv/all
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests --ignore tests/training -m "not slow"
 	$(BIN)/python -m pytest tests/training -m "not slow"
+
+# The API reference, from the docstrings; what pdoc warns about is an error.
+docs: .venv/all
+	rm -rf out/docs
+	$(BIN)/python -W error .ci/docs.py out/docs
 
 # A looped model (r = 4, width 24) on real text: fetches Debian's documentation, then trains for about two minutes.
 run: .venv/all
@@ -44,7 +50,7 @@ micro: .venv/all
 	touch $@
 
 .venv/all: .venv/bayesloop
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[train,dev]"
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[train,dev,docs]"
 	touch $@
 
 clean:

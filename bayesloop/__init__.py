@@ -17,7 +17,7 @@ _HOME = {
     "point_fit": "pointfit",
     "compare": "comparison", "compare_assumptions": "assumptions", "matched_differences": "matched",
     "check": "checks", "robust_intervals": "robust",
-    "predict": "decisions", "equivalent": "decisions", "optimum": "frontier", "exponents": "exponents",
+    "predict": "decisions", "equivalent": "decisions", "optimum": "frontier", "exponents": "growth",
     "plan": "planning", "cheapest": "planning", "rank": "planning", "design_runs": "designs",
 }
 __all__ = ["__version__", *_HOME]

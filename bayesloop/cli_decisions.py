@@ -76,8 +76,8 @@ def optimum(posteriors: Posteriors,
     """Compute-optimal size, width, tokens and loss for each r, the gap to r = 1, and their growth with compute."""
     import pandas as pd
 
-    from bayesloop.exponents import DEFINITIONS, growth
     from bayesloop.frontier import describe, solve
+    from bayesloop.growth import DEFINITIONS, growth
 
     frontier = solve(load_all(posteriors), counts(r), several(budget, "budget") if budget else None, probe,
                      shares(weights), changes(model), force)

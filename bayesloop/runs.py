@@ -181,7 +181,7 @@ def _check(draft: Draft, injection: str, count_convention: str | None) -> str:
     merge_budgets(draft)
     if all(name in draft for name in REQUIRED):
         check_work(draft)
-    check_twins(draft)
+        check_twins(draft)
     place_injection(draft, injection)
     if not draft.standing.any() and not draft.ledger.problems:
         reasons = sorted({row["reason"].split(":")[0] for row in draft.ledger.excluded})

@@ -10,8 +10,8 @@ from scipy.optimize import minimize_scalar
 
 import bayesloop as bl
 from bayesloop.architecture import iso_depth
-from bayesloop.exponents import exponents
 from bayesloop.frontier import minimise, optimum
+from bayesloop.growth import exponents
 from bayesloop.isoflop import polynomials, vertex
 from bayesloop.pointposterior import as_posterior
 from bayesloop.pooling import pool
