@@ -294,4 +294,4 @@ def _under_assumptions(paths: Sequence[Path], reference: str, prob: float, where
                                    seed=seed, progress=lambda recipe, done, total: advance(done, total))
 
 
-from bayesloop import cli_decisions, cli_plan  # noqa: E402, F401  register their commands after those above
+from bayesloop import cli_decisions, cli_plan, cli_report  # noqa: E402, F401  register their commands after those above

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,12 +14,13 @@ from bayesloop.architecture import ArchitectureError
 from bayesloop.assumptions import Assumptions, single_difference
 from bayesloop.checks import Check, check
 from bayesloop.comparison import ANCHORED_BY_DEFINITION, compare, has_anchor
-from bayesloop.curves import probe_runs, probes_of, residuals
+from bayesloop.curves import probe_runs, probes_of, residuals, runs_of
 from bayesloop.decisions import equivalent
 from bayesloop.exponents import growth
 from bayesloop.frontier import describe, solve
 from bayesloop.matched import matched_differences
 from bayesloop.posterior import PosteriorError, attribute, summarise
+from bayesloop.problems import RunsWarning
 from bayesloop.selection import ANCHOR
 
 ONE_PROBE = "the runs are of one probe, so there is no difference between recipes"
@@ -89,8 +91,19 @@ def default_reference(post: xr.DataTree) -> str:
     return ANCHOR if ANCHOR in probes else probes[0]
 
 
+def table_of(post: xr.DataTree) -> pd.DataFrame:
+    """The table that a posterior was fitted to, so that it can be fitted otherwise."""
+    runs = runs_of(post).assign(run_id=post["observed_data"]["run"].to_numpy())
+    if runs["budget"].isna().all():
+        runs = runs.drop(columns="budget")
+    runs.attrs = {name: post.attrs.get(f"data_{name}", "unknown")
+                  for name in ("source", "injection", "count_convention")}
+    return runs
+
+
 def gather(post: xr.DataTree, reference: str | None = None, prob: float = 0.95,
-           assumptions: Assumptions | None = None, force: bool = False) -> Findings:
+           assumptions: Assumptions | None = None, family: Mapping[str, Any] | None = None,
+           force: bool = False) -> Findings:
     """Ask the package all that a report tells.
 
     Parameters
@@ -103,6 +116,8 @@ def gather(post: xr.DataTree, reference: str | None = None, prob: float = 0.95,
         Probability of the intervals.
     assumptions : Assumptions, optional
         From `compare_assumptions`, of the same runs.
+    family : mapping, optional
+        As in `optimum`.
     force : bool
         Accept a posterior that did not converge.
 
@@ -118,7 +133,7 @@ def gather(post: xr.DataTree, reference: str | None = None, prob: float = 0.95,
         raise PosteriorError("the assumptions were compared on other runs than the posterior's; fit them to one table")
     chosen = reference or default_reference(post)
     found = Findings(post, chosen, prob, check(post, chosen), assumptions=assumptions)
-    found.tables.update(runs=residuals(post).assign(run=post["observed_data"]["run"].values),
+    found.tables.update(runs=residuals(post).assign(run=post["observed_data"]["run"].to_numpy()),
                         parameters=summarise(post, prob))
     found.put("excluded", lambda: _excluded(post))
     found.put("comparison", lambda: compare(post, chosen, prob=prob, force=force))
@@ -127,8 +142,11 @@ def gather(post: xr.DataTree, reference: str | None = None, prob: float = 0.95,
     if assumptions:
         found.tables["assumptions"] = assumptions.table
     _doubt_differences(found)
-    _decide(found, force)
-    found.notes.extend(_notes(found))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", RunsWarning)
+        _decide(found, dict(family or {}), force)
+    told = [str(each.message) for each in caught if issubclass(each.category, RunsWarning)]
+    found.notes.extend(dict.fromkeys([*_notes(found), *told]))
     return found
 
 
@@ -162,32 +180,30 @@ def _doubt_differences(found: Findings) -> None:
             found.unanchored.append(probe)
 
 
-def _decide(found: Findings, force: bool) -> None:
+def _decide(found: Findings, family: dict[str, Any], force: bool) -> None:
     """Compute-optimal models and equivalent sizes of every probe that has looped runs, stacked."""
-    optima, exponents, equal, reasons = [], [], [], {}
+    made: dict[str, list[pd.DataFrame]] = {"optimum": [], "exponents": [], "equivalent": []}
+    reasons: dict[str, str] = {}
     for probe in found.probes or [found.reference]:
         try:
-            frontier = solve(found.post, probe=probe, force=force)
-            optima.append(describe(frontier, found.prob).assign(probe=probe))
-            exponents.append(growth(frontier, found.prob).assign(probe=probe))
+            frontier = solve(found.post, probe=probe, family=family, force=force)
+            made["optimum"].append(describe(frontier, found.prob).assign(probe=probe))
+            made["exponents"].append(growth(frontier, found.prob).assign(probe=probe))
         except (PosteriorError, ArchitectureError) as error:
-            reasons.setdefault("optimum", str(error))
+            reasons |= dict.fromkeys(("optimum", "exponents"), str(error))
         try:
-            equal.append(_equivalent(found, probe, force))
+            made["equivalent"].append(_equivalent(found, probe, family, force))
         except (PosteriorError, ArchitectureError) as error:
-            reasons.setdefault("equivalent", str(error))
-    for name, parts in (("optimum", optima), ("exponents", exponents), ("equivalent", equal)):
-        found.put(name, lambda parts=parts, name=name: _stacked(parts, reasons.get(name, reasons.get("optimum", ""))))
+            reasons["equivalent"] = str(error)
+    for name, parts in made.items():
+        if parts:
+            table = pd.concat(parts, ignore_index=True)
+            found.tables[name] = table[["probe", *(column for column in table if column != "probe")]]
+        else:
+            found.absent[name] = reasons[name]
 
 
-def _stacked(parts: list[pd.DataFrame], reason: str) -> pd.DataFrame:
-    if not parts:
-        raise PosteriorError(reason)
-    table = pd.concat([part.set_axis(part.columns) for part in parts], ignore_index=True)
-    return table[["probe", *(name for name in table if name != "probe")]]
-
-
-def _equivalent(found: Findings, probe: str, force: bool) -> pd.DataFrame:
+def _equivalent(found: Findings, probe: str, family: dict[str, Any], force: bool) -> pd.DataFrame:
     """Of the widest looped model that was run, so that nothing is extrapolated."""
     runs = probe_runs(found.post, probe)
     looped = runs[runs["r"] > 1]
@@ -197,11 +213,11 @@ def _equivalent(found: Findings, probe: str, force: bool) -> pd.DataFrame:
         raise PosteriorError("the runs have no width, so the models of one width that are to be compared are unknown; "
                              "give a column `width`")
     return equivalent(found.post, sorted(set(looped["r"])), width=float(looped["width"].max()), probe=probe,
-                      prob=found.prob, force=force)
+                      family=family, prob=found.prob, force=force)
 
 
 def _notes(found: Findings) -> list[str]:
-    """Each once: what the comparison notes (the posterior's doubts among it), else the doubts alone."""
+    """What the comparison notes (the posterior's doubts among it), else the doubts alone."""
     table: Any = found.tables.get("comparison")
     told = table.attrs["notes"] if table is not None else attribute(found.post, "doubts")
-    return list(dict.fromkeys(map(str, told)))
+    return [str(each) for each in told]
