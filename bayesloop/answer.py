@@ -35,7 +35,7 @@ def answer(found: Findings) -> list[str]:
                 f"{len(found.tables['runs'])} runs.", "Fit a law with φ free to ask."]
     others = found.probes[1:]
     second = "; ".join(_other(found, probe) for probe in others) if others else _equal(found, found.reference)
-    return [_first(found), f"{second[0].upper()}{second[1:]}."]
+    return [_first(found), f"{'Against it, ' if others else ''}{second if others else second[0].upper() + second[1:]}."]
 
 
 def _first(found: Findings) -> str:
@@ -78,34 +78,34 @@ def _other(found: Findings, probe: str) -> str:
     rows = found.tables["comparison"]
     rows = rows[rows["probe"] == probe]
     if probe in found.contradicted:
-        text = f"for {probe} no single Δφ describes the runs ({_profile(found, probe, rows)})"
+        text = _profile(found, probe, rows)
     else:
         row = rows.iloc[-1]
         text = (f"{probe} differs by Δφ = {row['delta_mean']:+.2f} ± {row['delta_sd']:.2f} ({percent(found.prob)} "
                 f"interval [{row['delta_lower']:+.2f}, {row['delta_upper']:+.2f}]{_robust(found, f'Δφ[{probe}]')})")
     if probe in found.unanchored:
-        text += (f", and since it has no r = 1 run of its own, its φ says what size of plain model it performs like, "
-                 f"not that a recurrence is worth more{_like(found, probe)}")
-    return text.replace("-", "−") if probe.find("-") < 0 else text
+        text += ("; as no r = 1 run of it exists, its φ says what size of plain model it performs like"
+                 f"{_like(found, probe)}, not that a recurrence is worth more")
+    return text
 
 
 def _profile(found: Findings, probe: str, rows: pd.DataFrame) -> str:
     """By r: Δφ where it is free, else the matched differences."""
     if "r" in rows:
-        return f"Δφ {_by_r(rows, 'delta_', '+')}"
+        return f"{probe} differs by Δφ = {_by_r(rows, 'delta_', '+')}, which no single Δφ describes"
     own = found.tables["matched"]
     own = own[own["probe"] == probe]
     seen, alone = (", ".join(f"{1e3 * value:+.0f}" for value in own[name]) for name in ("corrected", "pure"))
     at = ", ".join(map(str, own["r"]))
-    return f"at r = {at} it changes the loss by {seen} mnats, where one Δφ would by {alone}"
+    return (f"{probe} changes the loss at equal budget, r and width by {seen} mnats at r = {at}, which no single Δφ "
+            f"does (the posterior's mean Δφ: {alone})")
 
 
 def _like(found: Findings, probe: str) -> str:
     """The sizes of one equivalent, in a clause; nothing where unknown."""
     row = _equivalent_row(found, probe)
     return "" if row is None else (
-        f" (r = {row['r']}, width {row['width']:.0f}: {short(row['n_unique'])} unique parameters like a plain "
-        f"{short(row['n_equivalent'])})")
+        f" ({short(row['n_unique'])} unique parameters at r = {row['r']} like a plain {short(row['n_equivalent'])})")
 
 
 def _equal(found: Findings, probe: str) -> str:
@@ -115,8 +115,9 @@ def _equal(found: Findings, probe: str) -> str:
         return f"what size of plain model that makes is not told ({reason})"
     return (f"at r = {row['r']} and width {row['width']:.0f}, the widest that was run, {short(row['n_unique'])} unique "
             f"parameters perform like a plain model of {short(row['n_equivalent'])} "
-            f"[{short(row['n_equivalent_lower'])}, {short(row['n_equivalent_upper'])}], where the plain model of that "
-            f"width has {short(row['n_plain'])} and costs 1/{row['cost_ratio']:.2f} as much to train a token")
+            f"[{short(row['n_equivalent_lower'])}, {short(row['n_equivalent_upper'])}], and cost "
+            f"{row['cost_ratio']:.2f} times the training FLOPs per token of the plain model of that width, which has "
+            f"{short(row['n_plain'])}")
 
 
 def _equivalent_row(found: Findings, probe: str) -> Any:
@@ -139,8 +140,8 @@ def methods(found: Findings) -> str:
     fixed = "".join(f"; {name} held at {value:g}" for name, value in attribute(post, "fix").items())
     share = "probes share every other parameter" if about["share"] == "law" else "each probe was fitted apart"
     return (
-        f"{len(runs)} runs (r = {', '.join(str(r) for r in sorted(set(runs['r'])))}; {runs['tokens'].min():.3g} to "
-        f"{runs['tokens'].max():.3g} tokens{compute}) were described by the law {law.name}, {law.formula} "
+        f"{len(runs)} runs (r = {', '.join(str(r) for r in sorted(set(runs['r'])))}; {short(runs['tokens'].min())} to "
+        f"{short(runs['tokens'].max())} tokens{compute}) were described by the law {law.name}, {law.formula} "
         f"({law.source}), with {structure.meaning}; {share}; {recipe.meaning}{fixed}. Error model "
         f"{errors.name}: {errors.assumes.rstrip('.')}. The linear injection's parameters count in "
         f"{_injection(about)}. The posterior was sampled with the No-U-Turn sampler of NumPyro: "

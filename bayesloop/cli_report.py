@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
     from bayesloop.assumptions import Assumptions
+    from bayesloop.schema import Run
 
 
 @command
@@ -67,7 +68,7 @@ def report(source: Annotated[Path, typer.Argument(metavar="RUNS_OR_POSTERIOR", h
         fail(f"{post.attrs['verdict']}; nothing was reported; --force reports it, under a banner that says so")
         return NOT_CONVERGED
     numbers = write(post, folder, reference, prob, _assumed(post, reference, prob, seed) if assumptions else None,
-                    _without_phi(post, seed) if contrast else None, changes(model), force)
+                    _without_phi(post, seed) if contrast else None, changes(model), _curves(source), force)
     if as_json:
         print_json(numbers)
     else:
@@ -89,6 +90,15 @@ def _fitted(table: pd.DataFrame, path: Path, seed: int) -> xr.DataTree:
         post = fit(table, seed=seed, progress=advance)
     save(post, path)
     return post
+
+
+def _curves(source: Path) -> list[Run]:
+    """The loss curves of a run or sweep file."""
+    from bayesloop.schema import is_sweep, read_run, read_sweep
+
+    if source.suffix not in (".h5", ".hdf5"):
+        return []
+    return read_sweep(source) if is_sweep(source) else [read_run(source)]
 
 
 def _assumed(post: xr.DataTree, reference: str | None, prob: float, seed: int) -> Assumptions:

@@ -186,6 +186,9 @@ def _decide(found: Findings, family: dict[str, Any], force: bool) -> None:
     reasons: dict[str, str] = {}
     for probe in found.probes or [found.reference]:
         try:
+            if probe_runs(found.post, probe)["budget"].isna().all():
+                raise PosteriorError("the runs have no budgets, so there is no compute to divide; give a column "
+                                     "`budget`")
             frontier = solve(found.post, probe=probe, family=family, force=force)
             made["optimum"].append(describe(frontier, found.prob).assign(probe=probe))
             made["exponents"].append(growth(frontier, found.prob).assign(probe=probe))

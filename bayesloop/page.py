@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import jinja2
 import pandas as pd
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 import bayesloop
 from bayesloop import views
@@ -18,13 +18,15 @@ from bayesloop.console import FORMATS
 from bayesloop.exponents import DEFINITIONS
 from bayesloop.findings import Findings
 from bayesloop.posterior import attribute
-from bayesloop.wording import percent
+from bayesloop.wording import minus, percent
 
 VIEWS = {
     "comparison": views.comparison_view, "matched": views.matched_view, "assumptions": views.assumptions_view,
     "parameters": views.parameters_view, "optimum": views.optimum_view, "exponents": views.exponents_view,
-    "equivalent": views.equivalent_view, "runs": views.runs_view,
+    "equivalent": views.equivalent_view, "runs": views.runs_view, "robust": views.robust_view,
 }
+WIDEST, NARROWEST = 8.3, 5.3  # rem for an inch of a figure: 8 points are 13 pixels, or 8, below which it scrolls
+LONG = 40  # letters from which a column of text may be broken into lines
 CAPTIONS = {
     "forest": "φ: median, 50 % and 95 % interval. 0: a recurrence adds nothing; 1: it is worth a block of its own.",
     "differences": "Δφ against {reference}, draw by draw: median, 50 % and 95 % interval.",
@@ -43,10 +45,11 @@ CAPTIONS = {
 
 @dataclass(frozen=True)
 class Drawn:
-    """A figure: what it shows (a key of `CAPTIONS`), the probe it is about, if one, and its SVG."""
+    """A figure: what it shows (a key of `CAPTIONS`), the probe it is about, if one, its width and its SVG."""
 
     kind: str
     subject: str
+    inches: float
     svg: bytes
 
     @property
@@ -71,16 +74,18 @@ def render(found: Findings, drawn: Mapping[str, Drawn]) -> str:
     """
     environment = jinja2.Environment(loader=jinja2.PackageLoader("bayesloop"), autoescape=True, trim_blocks=True,
                                      lstrip_blocks=True, undefined=jinja2.StrictUndefined)
+    environment.filters["minus"] = minus
     post = found.post
     shown = {name: VIEWS.get(name, pd.DataFrame.reset_index)(table) if name != "excluded" else table
              for name, table in found.tables.items()}
-    shown |= {"cells": views.cells_view(found.check), "coverage": found.check.coverage,
+    shown |= {"cells": views.cells_view(found.check), "coverage": views.coverage_view(found.check),
               "sensitivity": views.sensitivity_view(found.check), "priors": prior_table(post)}
     by_kind: dict[str, list[dict[str, Any]]] = {}
     for name, figure in drawn.items():
         caption = CAPTIONS[figure.kind].format(probe=figure.subject, reference=found.reference)
-        wide = figure.kind in ("residuals", "optimum", "iso_flop")
-        by_kind.setdefault(figure.kind, []).append({"name": name, "uri": figure.uri, "caption": caption, "wide": wide})
+        by_kind.setdefault(figure.kind, []).append({
+            "name": name, "uri": figure.uri, "caption": caption, "widest": round(WIDEST * figure.inches, 1),
+            "narrowest": round(NARROWEST * figure.inches, 1)})
     return environment.get_template("report.html").render(
         question=QUESTION, answer=answer(found), found=found, attrs=post.attrs, facts=data_facts(post), figures=by_kind,
         tables={name: as_html(table, name) for name, table in shown.items()}, methods=methods(found),
@@ -90,14 +95,21 @@ def render(found: Findings, drawn: Mapping[str, Drawn]) -> str:
 
 def as_html(table: pd.DataFrame, name: str) -> Markup:
     """A table as HTML: everything escaped, numbers to four digits and to the right."""
-    formats: dict[Any, Any] = {column: FORMATS.get(str(column), "{:.4g}") for column in table.columns
-                                          if table[column].dtype.kind == "f"}
+    formats: dict[Any, Any] = {column: _as_number(FORMATS.get(str(column), "{:.4g}"))
+                               for column in table.columns if table[column].dtype.kind == "f"}
+    formats |= {column: lambda text: str(escape(minus(str(text)))) for column in table.columns if column not in formats}
     numeric = [column for column in table.columns if _is_numeric(table[column])]
-    style = table.reset_index(drop=True).style.hide(axis="index").format(formats, na_rep="", escape="html")
+    style = table.reset_index(drop=True).style.hide(axis="index").format(formats, na_rep="")
     style = style.format_index(escape="html", axis=1).set_uuid(name)
-    style = style.set_table_styles({column: [{"selector": "", "props": "text-align: right; white-space: nowrap"}]
-                                    for column in numeric})
-    return Markup(style.to_html())
+    looks = dict.fromkeys(numeric, "text-align: right")
+    looks |= {column: "white-space: normal; min-width: 18rem" for column in table.columns
+              if column not in numeric and table[column].astype(str).str.len().max() > LONG}
+    style = style.set_table_styles({column: [{"selector": "", "props": look}] for column, look in looks.items()})
+    return Markup(style.to_html())  # cells and headings are escaped by the formats above
+
+
+def _as_number(form: str) -> Callable[[float], str]:
+    return lambda value: minus(form.format(value))
 
 
 def _is_numeric(column: pd.Series) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,9 @@ from bayesloop.console import as_json_text
 from bayesloop.findings import Findings, gather
 from bayesloop.page import Drawn, render
 from bayesloop.plot_decisions import optimum_figure
-from bayesloop.plots import figures, file_name
+from bayesloop.plots import curves_figure, figures, file_name
 from bayesloop.posterior import PosteriorError, attribute
-from bayesloop.schema import InputError, writing
+from bayesloop.schema import InputError, Run, writing
 from bayesloop.style import save_figure
 
 _OWN_FILE = re.compile(r"(figures|tables)/[^/\\]+\.(svg|png|csv)")
@@ -29,7 +29,7 @@ _OWN_FILE = re.compile(r"(figures|tables)/[^/\\]+\.(svg|png|csv)")
 
 def report(post: xr.DataTree, out: str | os.PathLike[str], reference: str | None = None, prob: float = 0.95,
            assumptions: Assumptions | None = None, contrast: xr.DataTree | None = None,
-           family: Mapping[str, Any] | None = None, force: bool = False) -> dict[str, Any]:
+           family: Mapping[str, Any] | None = None, curves: Sequence[Run] = (), force: bool = False) -> dict[str, Any]:
     """Write a report: one HTML page that needs nothing else, and its figures, tables and numbers beside it.
 
     Parameters
@@ -50,6 +50,8 @@ def report(post: xr.DataTree, out: str | os.PathLike[str], reference: str | None
         A fit of the same runs with φ fixed, such as ``fix={"phi": 1}``, drawn thin beside the frontiers.
     family : mapping, optional
         Fields of `Family` in which the models differ from the recipe, as in `optimum`.
+    curves : sequence of Run
+        The runs with their loss curves, as from `schema.read_sweep`; drawn where the posterior has seen them.
     force : bool
         Report a posterior that did not converge, with a banner that says so.
 
@@ -72,10 +74,10 @@ def report(post: xr.DataTree, out: str | os.PathLike[str], reference: str | None
     found = gather(post, reference, prob, assumptions, family, force)
     before = _files_of(folder)
     drawn: dict[str, Drawn] = {}
-    for name, subject, figure in _figures(found, contrast):
-        own = _free(name, drawn)
-        svg, _ = save_figure(figure, folder / "figures" / own)
-        drawn[own] = Drawn(name.removesuffix(f"_{file_name(subject)}"), subject, svg.read_bytes())
+    for kind, subject, figure in _figures(found, contrast, curves):
+        name = _free(f"{kind}_{file_name(subject)}" if subject else kind, drawn)
+        svg, _ = save_figure(figure, folder / "figures" / name)
+        drawn[name] = Drawn(kind, subject, figure.get_figwidth(), svg.read_bytes())
     written = [f"figures/{name}.{kind}" for name in drawn for kind in ("svg", "png")]
     for name, table in found.tables.items():
         with writing(folder / "tables" / f"{name}.csv") as temporary:
@@ -128,15 +130,20 @@ def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
     return (table.reset_index() if table.index.name is not None else table).to_dict("records")  # type: ignore[return-value]
 
 
-def _figures(found: Findings, contrast: xr.DataTree | None) -> Iterator[tuple[str, str, Figure]]:
-    """Name, subject (a probe, or nothing) and figure, one at a time."""
-    subjects = {file_name(probe): probe for probe in dict.fromkeys(found.tables["runs"]["probe"])}
+def _figures(found: Findings, contrast: xr.DataTree | None, curves: Sequence[Run]) -> Iterator[tuple[str, str, Figure]]:
+    """Kind, subject (a probe, or nothing) and figure, one at a time."""
+    runs = found.tables["runs"]
+    probes = list(dict.fromkeys(runs.loc[runs["budget"].notna(), "probe"]))
+    subjects = {kind: iter(probes) for kind in ("iso_flop", "frontier")}
     for name, figure in figures(found.post, found.reference, contrast=contrast):
-        kind = next((kind for kind in ("iso_flop_", "frontier_") if name.startswith(kind)), name)
-        yield name, subjects.get(name.removeprefix(kind), ""), figure
+        kind = next((kind for kind in subjects if name.startswith(f"{kind}_")), name)
+        yield kind, next(subjects[kind]) if kind in subjects else "", figure
     if "optimum" in found.tables:
         for probe, table in found.tables["optimum"].groupby("probe", sort=False):
-            yield f"optimum_{file_name(str(probe))}", str(probe), optimum_figure(table)
+            yield "optimum", str(probe), optimum_figure(table)
+    fitted = set(found.tables["runs"]["run"])
+    if seen := [run for run in curves if run.attrs.get("run_id") in fitted]:
+        yield "curves", "", curves_figure(seen)
 
 
 def _free(name: str, taken: Iterable[str]) -> str:

@@ -11,8 +11,10 @@ from typing import Any, NamedTuple, TypeVar
 import matplotlib
 import numpy as np
 import xarray as xr
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from bayesloop.schema import writing
 
@@ -164,6 +166,17 @@ def as_power(number: float) -> str:
     mantissa, exponent = f"{number:.2e}".split("e")
     mantissa = mantissa.rstrip("0").rstrip(".")
     return rf"$10^{{{int(exponent)}}}$" if mantissa == "1" else rf"${mantissa}\times10^{{{int(exponent)}}}$"
+
+
+def compute_axis(ax: Axes) -> None:
+    """Compute along x: logarithmic, with labels that do not meet however few budgets there are."""
+    ax.set_xscale("log")
+    low, high = ax.get_xlim()
+    ax.xaxis.set_major_locator(LogLocator(subs=(1,) if high > 30 * low else (1, 2, 5)))
+    ax.xaxis.set_minor_locator(LogLocator(subs="all"))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda compute, _: as_power(compute)))
+    ax.xaxis.set_minor_formatter(NullFormatter())
+    ax.set_xlabel(COMPUTE)
 
 
 def with_minus(text: str) -> str:

@@ -15,12 +15,14 @@ if TYPE_CHECKING:
 def comparison_view(table: pd.DataFrame) -> pd.DataFrame:
     """What `compare` returns."""
     shown = table[[name for name in ("probe", "r") if name in table]].copy()
-    for name, prefix in (("φ", ""), ("Δφ", "delta_")):
+    several = bool(table["delta_mean"].notna().any())
+    for name, prefix in (("φ", ""), ("Δφ", "delta_")) if several else (("φ", ""),):
         shown[name] = plus_minus(table, f"{prefix}mean", f"{prefix}sd")
         shown[f"{percent(table.attrs['prob'])} of {name}"] = intervals(table[f"{prefix}lower"],
                                                                        table[f"{prefix}upper"], "{:.3f}")
-    shown["P(Δφ > 0)"] = table["p_positive"]
-    if table.attrs["rope"] is not None:
+    if several:
+        shown["P(Δφ > 0)"] = table["p_positive"]
+    if several and table.attrs["rope"] is not None:
         shown["in ROPE"] = table["in_rope"]
     return shown
 
@@ -64,6 +66,20 @@ def sensitivity_view(found: Check) -> pd.DataFrame:
     """How far the runs have narrowed each parameter, and what moves it."""
     return found.parameters.reset_index().rename(columns={
         "left": "sd / prior sd", "prior_sensitivity": "prior sens.", "likelihood_sensitivity": "data sens."})
+
+
+def robust_view(table: pd.DataFrame) -> pd.DataFrame:
+    """What `robust_intervals` returns."""
+    return pd.DataFrame({
+        "quantity": table.index, "posterior": plus_minus(table, "mean", "sd"),
+        "robust": ["± " + f"{sd:.3f}" for sd in table["robust_sd"]],
+        "robust interval": intervals(table["lower"], table["upper"], "{:.3f}")})
+
+
+def coverage_view(found: Check) -> pd.DataFrame:
+    """How many runs lie in the predictive intervals."""
+    shares = found.coverage.map("{:.1%}".format)
+    return shares.set_axis(["predictive interval", "runs inside", "standard error"], axis=1)
 
 
 def optimum_view(table: pd.DataFrame) -> pd.DataFrame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,6 +18,11 @@ def short(value: float) -> str:
     unit, suffix = next(((unit, name) for name, unit in reversed(SUFFIX.items()) if abs(value) >= 0.9995 * unit),
                         (1.0, ""))
     return f"{value / unit:.3g}{suffix}"
+
+
+def minus(text: str) -> str:
+    """The hyphens that stand for a minus sign as minus signs: those before a number, not within a name."""
+    return re.sub(r"(?<![\w.)\]-])-(?=[\d.])", "−", text)
 
 
 def percent(prob: float) -> str:
