@@ -38,7 +38,7 @@ CAPTIONS = {
                "alone.",
     "residuals": "Observed minus expected loss of every run, a column for each budget and r; a column that lies off "
                  "zero as a whole is an error that its runs share.",
-    "curves": "Training loss of every run against tokens; points: evaluations.",
+    "curves": "Training loss of every run against tokens; markers: evaluations.",
 }
 
 

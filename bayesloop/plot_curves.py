@@ -47,9 +47,9 @@ def plot_curves(ax: Axes, runs: Sequence[Run], probes: Sequence[str] = ()) -> Ax
     ax.set_ylabel("loss (nats/token)")
     handles = [Line2D([], [], color=r_style(r)["color"], label=f"r = {r}")
                for r in sorted({int(run.attrs.get("r", 1)) for run in runs})]
-    handles.append(Line2D([], [], color=FAINT, linewidth=0.7, label="training loss"))
-    handles += [Line2D([], [], color=FAINT, linestyle="none", marker=probe_style(probe, known).marker,
-                       label=f"evaluation, {probe}") for probe in dict.fromkeys(map(_probe, runs))]
+    handles.append(Line2D([], [], color=FAINT, linewidth=0.7, label="training"))
+    handles += [Line2D([], [], color=FAINT, linestyle="none", marker=probe_style(probe, known).marker, label=probe)
+                for probe in dict.fromkeys(map(_probe, runs))]
     add_legend(ax.figure, handles)
     return ax
 

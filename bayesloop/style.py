@@ -49,6 +49,7 @@ _PROBES = {
 _SPARE = [ProbeStyle(color, marker) for marker, color in zip(
     "DvPXp<>h", ("#CC79A7", "#E69F00", "#56B4E9", "#222222", "#8B5A2B", "#777777", "#5E3C99", "#A6003C"), strict=True)]
 _LINES: tuple[Any, ...] = ("-", (0, (5, 1.6)), (0, (5, 1.5, 1.2, 1.5)), (0, (1.2, 1.3)))
+_TICKS = ((1,), (1, 2, 5), (1, 2, 3, 5, 7), (1, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9))  # the first with two in view
 _VIRIDIS = matplotlib.colormaps["viridis"]
 
 
@@ -171,8 +172,12 @@ def as_power(number: float) -> str:
 def compute_axis(ax: Axes) -> None:
     """Compute along x: logarithmic, with labels that do not meet however few budgets there are."""
     ax.set_xscale("log")
-    low, high = ax.get_xlim()
-    ax.xaxis.set_major_locator(LogLocator(subs=(1,) if high > 30 * low else (1, 2, 5)))
+    low, high = np.log10(ax.get_xlim())
+    for subs in _TICKS:
+        places = np.log10(subs) + np.arange(np.floor(low), np.ceil(high))[:, None]
+        if np.sum((places >= low) & (places <= high)) > 1:
+            break
+    ax.xaxis.set_major_locator(LogLocator(subs=subs))
     ax.xaxis.set_minor_locator(LogLocator(subs="all"))
     ax.xaxis.set_major_formatter(FuncFormatter(lambda compute, _: as_power(compute)))
     ax.xaxis.set_minor_formatter(NullFormatter())
