@@ -43,20 +43,20 @@ def _first(found: Findings) -> str:
     block = "a block run r times stands for r^φ blocks of its own"
     if not found.probes:
         row = found.tables["parameters"].filter(like="phi", axis=0).iloc[0]
-        return (f"{block.capitalize()}, with φ = {row['mean']:.2f} ± {row['sd']:.2f}{_interval(found, row, 'φ')}, "
+        return (f"{block.capitalize()}, with φ = {row['mean']:.2f} ± {row['sd']:.2f} ({_interval(found, row, 'φ')}), "
                 "between 0 (a recurrence adds nothing) and 1 (it is worth a block of its own).")
     rows = found.tables["comparison"]
     rows = rows[rows["probe"] == found.reference]
     row, name = rows.iloc[-1], f"φ[{found.reference}]"
-    by_r = f" on average over r ({_by_r(rows, '')})" if "r" in rows and len(rows) > 2 else ""
-    return (f"{subject}{block}, with φ = {row['mean']:.2f} ± {row['sd']:.2f}{by_r}{_interval(found, row, name)}, "
+    average, by_r = (" on average", f"{_by_r(rows, '')}; ") if "r" in rows else ("", "")
+    return (f"{subject}{block}, with φ = {row['mean']:.2f} ± {row['sd']:.2f}{average} "
+            f"({by_r}{_interval(found, row, name)}), "
             "between 0 (a recurrence adds nothing) and 1 (it is worth a block of its own).")
 
 
 def _interval(found: Findings, row: pd.Series, name: str) -> str:
-    """The interval in brackets, and the robust one where there is one."""
-    text = f"{percent(found.prob)} interval [{row['lower']:.2f}, {row['upper']:.2f}]"
-    return f" ({text}{_robust(found, name)})"
+    """The interval, and the robust one where there is one."""
+    return f"{percent(found.prob)} interval [{row['lower']:.2f}, {row['upper']:.2f}]{_robust(found, name)}"
 
 
 def _robust(found: Findings, name: str) -> str:
@@ -79,10 +79,17 @@ def _other(found: Findings, probe: str) -> str:
     rows = rows[rows["probe"] == probe]
     if probe in found.contradicted:
         text = _profile(found, probe, rows)
+    elif probe in found.undecided:
+        text = f"{probe} differs by a Δφ that cannot be told from what else the recipe may do"
     else:
         row = rows.iloc[-1]
         text = (f"{probe} differs by Δφ = {row['delta_mean']:+.2f} ± {row['delta_sd']:.2f} ({percent(found.prob)} "
                 f"interval [{row['delta_lower']:+.2f}, {row['delta_upper']:+.2f}]{_robust(found, f'Δφ[{probe}]')})")
+    if found.assumptions:
+        own = found.assumptions.table
+        under = own.loc[(own["probe"] == probe) & (own["r"] == OVER_R), "delta_mean"]
+        text += (f" (Δφ is {under.min():+.2f} to {under.max():+.2f} under {len(under)} assumptions about what else it "
+                 "may do)")
     if probe in found.unanchored:
         text += ("; as no r = 1 run of it exists, its φ says what size of plain model it performs like"
                  f"{_like(found, probe)}, not that a recurrence is worth more")

@@ -139,20 +139,30 @@ def _best(table: pd.DataFrame) -> str:
 
 def _verdict(probe: str, posts: Sequence[xr.DataTree], table: pd.DataFrame, matched: pd.DataFrame,
              reference: str) -> list[str]:
+    sentences = [under_assumptions(table, probe)[1]]
+    anchored = next((post for post in posts if post.attrs.get("recipe", "none") == "none"), posts[0])
+    sentences += single_difference(anchored, probe, matched, reference)[1]
+    return [*sentences, _settle(probe, posts[0])]
+
+
+def under_assumptions(table: pd.DataFrame, probe: str) -> tuple[bool, str]:
+    """Whether a probe's Δφ, averaged over r, has one sign under every assumption, and a sentence that says so.
+
+    Parameters
+    ----------
+    table : DataFrame
+        `Assumptions.table`.
+    probe : str
+    """
     own = table[(table["probe"] == probe) & (table["r"] == OVER_R)]
     ranges = ", ".join(f"{row.recipe} {row.delta_mean:+.2f} ± {row.delta_sd:.2f}" for row in own.itertuples())
     kinds = {_sign(p) for p in own["p_positive"]}
     if len(kinds) == 1 and kinds != {"open"}:
-        first = f"{probe}: Δφ, averaged over r, is {kinds.pop()} under every assumption ({ranges})"
-    elif {"positive", "negative"} <= kinds:
-        first = (f"{probe}: even the sign of Δφ depends on what the recipe may do besides ({ranges}); "
-                 "no Δφ should be quoted without its assumption")
-    else:
-        first = f"{probe}: whether Δφ differs from 0 depends on the assumption ({ranges})"
-    sentences = [first]
-    anchored = next((post for post in posts if post.attrs.get("recipe", "none") == "none"), posts[0])
-    sentences += single_difference(anchored, probe, matched, reference)[1]
-    return [*sentences, _settle(probe, posts[0])]
+        return True, f"{probe}: Δφ, averaged over r, is {kinds.pop()} under every assumption ({ranges})"
+    if {"positive", "negative"} <= kinds:
+        return False, (f"{probe}: even the sign of Δφ depends on what the recipe may do besides ({ranges}); "
+                       "no Δφ should be quoted without its assumption")
+    return False, f"{probe}: whether Δφ differs from 0 depends on the assumption ({ranges})"
 
 
 def single_difference(post: xr.DataTree, probe: str, matched: pd.DataFrame,

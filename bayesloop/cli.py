@@ -55,6 +55,8 @@ A typical way through:
 
   bayesloop plan post.nc                  which runs next
 
+  bayesloop report runs.csv --out report  all of it as a page to send
+
 All but demo have --json. Exit codes: 0 done, 1 bad input, 2 wrong usage, 3 not converged, 4 interrupted.""")
 
 Runs = Annotated[Path, typer.Argument(help="Table of runs: CSV, parquet, HDF5 run or sweep file, or a folder.")]

@@ -11,7 +11,7 @@ import pandas as pd
 import xarray as xr
 
 from bayesloop.architecture import ArchitectureError
-from bayesloop.assumptions import Assumptions, single_difference
+from bayesloop.assumptions import Assumptions, single_difference, under_assumptions
 from bayesloop.checks import Check, check
 from bayesloop.comparison import ANCHORED_BY_DEFINITION, compare, has_anchor
 from bayesloop.curves import probe_runs, probes_of, residuals, runs_of
@@ -44,6 +44,8 @@ class Findings:
         Why the other tables do not apply.
     contradicted : dict of str to list of str
         By probe, what speaks against a single Δφ.
+    undecided : dict of str to str
+        By probe, how the sign of Δφ depends on the assumption about what else the recipe does.
     unanchored : list of str
         Probes whose φ leans on the reference's r = 1 runs, without being the same computation there.
     notes : list of str
@@ -58,6 +60,7 @@ class Findings:
     tables: dict[str, pd.DataFrame] = field(default_factory=dict)
     absent: dict[str, str] = field(default_factory=dict)
     contradicted: dict[str, list[str]] = field(default_factory=dict)
+    undecided: dict[str, str] = field(default_factory=dict)
     unanchored: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     assumptions: Assumptions | None = None
@@ -176,6 +179,10 @@ def _doubt_differences(found: Findings) -> None:
         fine, told = single_difference(found.post, probe, matched, found.reference)
         if not fine:
             found.contradicted[probe] = told
+        if found.assumptions and probe in set(found.assumptions.table["probe"]):
+            holds, sentence = under_assumptions(found.assumptions.table, probe)
+            if not holds:
+                found.undecided[probe] = sentence
         if not has_anchor(found.post, probe) and probe not in (ANCHOR, *ANCHORED_BY_DEFINITION):
             found.unanchored.append(probe)
 

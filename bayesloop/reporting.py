@@ -119,7 +119,7 @@ def collect(found: Findings) -> dict[str, Any]:
         "question": QUESTION, "answer": answer(found), "converged": bool(post.attrs.get("converged")),
         "verdict": seen.verdict, "nothing_against": seen.ok, "reference": found.reference, "prob": found.prob,
         "data": data_facts(post), "excluded": excluded, "doubts": doubts, "notes": found.notes,
-        "contradicted": found.contradicted, "unanchored": found.unanchored,
+        "contradicted": found.contradicted, "undecided": found.undecided, "unanchored": found.unanchored,
         **{name: _records(table) for name, table in found.tables.items() if name != "excluded"},
         "check": {"together": seen.together, "together_expected": seen.together_expected, "loo": seen.loo},
         "assumptions_verdict": found.assumptions.verdict if found.assumptions else [],
