@@ -104,8 +104,9 @@ def _profile(found: Findings, probe: str, rows: pd.DataFrame) -> str:
     own = own[own["probe"] == probe]
     seen, alone = (", ".join(f"{1e3 * value:+.0f}" for value in own[name]) for name in ("corrected", "pure"))
     at = ", ".join(map(str, own["r"]))
+    mean = "" if found.assumptions else f" (the posterior's mean Δφ: {alone})"  # else more is said of it
     return (f"{probe} changes the loss at equal budget, r and width by {seen} mnats at r = {at}, which no single Δφ "
-            f"does (the posterior's mean Δφ: {alone})")
+            f"does{mean}")
 
 
 def _like(found: Findings, probe: str) -> str:

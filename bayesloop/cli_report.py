@@ -23,7 +23,7 @@ from bayesloop.cli import (
     command,
 )
 from bayesloop.cli_options import Model, changes, load_all, read_table
-from bayesloop.console import fail, print_json, progress, say
+from bayesloop.console import fail, print_json, progress, say, warn
 from bayesloop.schema import InputError
 
 if TYPE_CHECKING:
@@ -117,5 +117,8 @@ def _without_phi(post: xr.DataTree, seed: int) -> xr.DataTree:
     from bayesloop.inference import fit
 
     with progress("sampling, φ = 1") as advance:
-        return fit(table_of(post), law=str(post.attrs["law"]), errors=str(post.attrs["errors"]), fix={"phi": 1.0},
-                   seed=seed, progress=advance)
+        contrast = fit(table_of(post), law=str(post.attrs["law"]), errors=str(post.attrs["errors"]), fix={"phi": 1.0},
+                       seed=seed, progress=advance)
+    if not contrast.attrs["converged"]:
+        warn(f"the fit with φ = 1 is drawn although it has {contrast.attrs['verdict']}")
+    return contrast

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # a pipe has no width of its own; the widest table has about this many columns
 out, err = Console(width=None if sys.stdout.isatty() else 110), Console(stderr=True)
 FORMATS = {"P(Δφ > 0)": "{:.3f}", "in ROPE": "{:.3f}", "R-hat": "{:.4f}", "ESS bulk": "{:.0f}", "ESS tail": "{:.0f}",
-           "budget": "{:.3g}"}
+           "budget": "{:.3g}", "elpd": "{:.1f}", "raw": "{:.1f}"}
 
 
 def say(text: Any, style: str = "") -> None:

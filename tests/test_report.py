@@ -232,6 +232,18 @@ def test_places_and_names_that_cannot_be_used_get_one_message(probes_post: xr.Da
     assert "no such file" in missing.output
 
 
+def test_assumptions_are_shown_if_they_are_of_the_same_runs(probes_post: xr.DataTree, odd: Path,
+                                                            tmp_path: Path) -> None:
+    found = bl.compare_assumptions([probes_post])
+    numbers = bl.report(probes_post, tmp_path, assumptions=found)
+    text = Page((tmp_path / "report.html").read_text()).text.replace("−", "-")
+    assert all(sentence in text for sentence in found.verdict)
+    assert numbers["assumptions_verdict"] == found.verdict
+    assert "under 1 assumptions" in numbers["answer"][1]
+    with pytest.raises(InputError, match="on other runs"):
+        bl.report(bl.load(odd / "posterior.nc"), tmp_path, assumptions=found)
+
+
 def test_loss_curves_of_a_sweep_are_drawn() -> None:
     from bayesloop.plots import curves_figure
 
