@@ -19,6 +19,7 @@ _HOME = {
     "check": "checks", "robust_intervals": "robust",
     "predict": "decisions", "equivalent": "decisions", "optimum": "frontier", "exponents": "growth",
     "plan": "planning", "cheapest": "planning", "rank": "planning", "design_runs": "designs",
+    "report": "reporting",
 }
 __all__ = ["__version__", *_HOME]
 

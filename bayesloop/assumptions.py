@@ -139,29 +139,60 @@ def _best(table: pd.DataFrame) -> str:
 
 def _verdict(probe: str, posts: Sequence[xr.DataTree], table: pd.DataFrame, matched: pd.DataFrame,
              reference: str) -> list[str]:
+    sentences = [under_assumptions(table, probe)[1]]
+    anchored = next((post for post in posts if post.attrs.get("recipe", "none") == "none"), posts[0])
+    sentences += single_difference(anchored, probe, matched, reference)[1]
+    return [*sentences, _settle(probe, posts[0])]
+
+
+def under_assumptions(table: pd.DataFrame, probe: str) -> tuple[bool, str]:
+    """Whether a probe's Δφ, averaged over r, has one sign under every assumption, and a sentence that says so.
+
+    Parameters
+    ----------
+    table : DataFrame
+        `Assumptions.table`.
+    probe : str
+    """
     own = table[(table["probe"] == probe) & (table["r"] == OVER_R)]
     ranges = ", ".join(f"{row.recipe} {row.delta_mean:+.2f} ± {row.delta_sd:.2f}" for row in own.itertuples())
     kinds = {_sign(p) for p in own["p_positive"]}
     if len(kinds) == 1 and kinds != {"open"}:
-        first = f"{probe}: Δφ, averaged over r, is {kinds.pop()} under every assumption ({ranges})"
-    elif {"positive", "negative"} <= kinds:
-        first = (f"{probe}: even the sign of Δφ depends on what the recipe may do besides ({ranges}); "
-                 "no Δφ should be quoted without its assumption")
-    else:
-        first = f"{probe}: whether Δφ differs from 0 depends on the assumption ({ranges})"
-    sentences = [first]
-    anchored = next((post for post in posts if post.attrs.get("recipe", "none") == "none"), posts[0])
-    sentences += _profile(probe, anchored, reference)
-    if len(matched):
-        sentences.append(_matched_sentence(probe, matched))
-    return [*sentences, _settle(probe, posts[0])]
+        return True, f"{probe}: Δφ, averaged over r, is {kinds.pop()} under every assumption ({ranges})"
+    if {"positive", "negative"} <= kinds:
+        return False, (f"{probe}: even the sign of Δφ depends on what the recipe may do besides ({ranges}); "
+                       "no Δφ should be quoted without its assumption")
+    return False, f"{probe}: whether Δφ differs from 0 depends on the assumption ({ranges})"
+
+
+def single_difference(post: xr.DataTree, probe: str, matched: pd.DataFrame,
+                      reference: str = ANCHOR) -> tuple[bool, list[str]]:
+    """Whether one Δφ may stand for a probe, or its profile over r contradicts that.
+
+    Parameters
+    ----------
+    post : DataTree
+        With φ by probe; φ by r, where it is free, is one witness.
+    probe, reference : str
+    matched : DataFrame
+        From `matched_differences`, the other witness; may be empty.
+
+    Returns
+    -------
+    tuple of bool and list of str
+        Whether nothing contradicts it, and what the witnesses say, in sentences.
+    """
+    told = _profile(probe, post, reference)
+    if len(matched) and probe in set(matched["probe"]):
+        told.append(_matched_sentence(probe, matched))
+    return all(fine for _, fine in told), [text for text, _ in told]
 
 
 def _sign(p_positive: float) -> str:
     return "positive" if p_positive >= CREDIBLE else "negative" if p_positive <= 1 - CREDIBLE else "open"
 
 
-def _profile(probe: str, post: xr.DataTree, reference: str) -> list[str]:
+def _profile(probe: str, post: xr.DataTree, reference: str) -> list[tuple[str, bool]]:
     """Whether one Δφ describes all r, where φ is free by r."""
     phi = post["posterior"]["phi"]
     if "r" not in phi.dims or phi.sizes["r"] < 2:
@@ -172,11 +203,12 @@ def _profile(probe: str, post: xr.DataTree, reference: str) -> list[str]:
     steps = ", ".join(f"{value:+.2f}" for value in mean.values)
     at = ", ".join(str(r) for r in mean["r"].values)
     if float((spread > 0).mean()) < CREDIBLE:
-        return [f"{probe}: one Δφ for all r is not contradicted ({steps} at r = {at})"]
-    return [f"{probe}: no single Δφ describes it: {steps} at r = {at} (recipe term {post.attrs.get('recipe', 'none')})"]
+        return [(f"{probe}: one Δφ for all r is not contradicted ({steps} at r = {at})", True)]
+    return [(f"{probe}: no single Δφ describes it: {steps} at r = {at} (recipe term "
+             f"{post.attrs.get('recipe', 'none')})", False)]
 
 
-def _matched_sentence(probe: str, matched: pd.DataFrame) -> str:
+def _matched_sentence(probe: str, matched: pd.DataFrame) -> tuple[str, bool]:
     own = matched[(matched["probe"] == probe) & (matched["law"] == matched["law"].iloc[0])]
     at = ", ".join(str(r) for r in own["r"])
     seen = ", ".join(f"{1e3 * value:+.0f}" for value in own["corrected"])
@@ -184,12 +216,12 @@ def _matched_sentence(probe: str, matched: pd.DataFrame) -> str:
     text = (f"{probe}: at equal budget, r and width, corrected for tokens, the loss changes by {seen} mnats at "
             f"r = {at}; the mean Δφ alone would change it by {pure}")
     if len(own) < 2:
-        return text
+        return text, True
     first, last = own.iloc[0], own.iloc[-1]
     trend = np.sign(first["corrected"]) * (last["corrected"] - first["corrected"])
     if trend + 2 * np.hypot(first["se"], last["se"]) < abs(last["pure"]) - abs(first["pure"]):
-        text += ": the difference does not grow with r as that of another φ must"
-    return text
+        return f"{text}: the difference does not grow with r as that of another φ must", False
+    return text, True
 
 
 def _settle(probe: str, post: xr.DataTree) -> str:

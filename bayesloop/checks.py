@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from contextlib import redirect_stdout
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ MAX_K = 0.7  # Pareto k above which a run's leave-one-out density is not to be t
 PRIOR_DOMINATED = 0.5  # share of the prior's standard deviation left, from which the runs have said little
 SENSITIVE = 0.05  # power-scaling sensitivity that counts (arXiv 2107.14054)
 COVERED = (0.5, 0.8, 0.95)
+logging.getLogger("arviz_stats.psense").setLevel(logging.ERROR)  # its advice is in the verdict, in our words
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,8 @@ A typical way through:
 
   bayesloop plan post.nc                  which runs next
 
+  bayesloop report runs.csv --out report  all of it as a page to send
+
 All but demo have --json. Exit codes: 0 done, 1 bad input, 2 wrong usage, 3 not converged, 4 interrupted.""")
 
 Runs = Annotated[Path, typer.Argument(help="Table of runs: CSV, parquet, HDF5 run or sweep file, or a folder.")]
@@ -294,4 +296,4 @@ def _under_assumptions(paths: Sequence[Path], reference: str, prob: float, where
                                    seed=seed, progress=lambda recipe, done, total: advance(done, total))
 
 
-from bayesloop import cli_decisions, cli_plan  # noqa: E402, F401  register their commands after those above
+from bayesloop import cli_decisions, cli_plan, cli_report  # noqa: E402, F401  register their commands after those above

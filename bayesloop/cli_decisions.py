@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -21,15 +21,11 @@ from bayesloop.cli_options import (
     counts,
     emit,
     load_all,
-    percent,
     several,
     shares,
-    short,
 )
-from bayesloop.console import intervals, print_table, say, warn
-
-if TYPE_CHECKING:
-    import pandas as pd
+from bayesloop.console import print_table, say, warn
+from bayesloop.wording import intervals, percent, short
 
 
 @command
@@ -78,6 +74,7 @@ def optimum(posteriors: Posteriors,
 
     from bayesloop.frontier import describe, solve
     from bayesloop.growth import DEFINITIONS, growth
+    from bayesloop.views import exponents_view, optimum_view
 
     frontier = solve(load_all(posteriors), counts(r), several(budget, "budget") if budget else None, probe,
                      shares(weights), changes(model), force)
@@ -90,11 +87,8 @@ def optimum(posteriors: Posteriors,
     if as_json:
         return
     interval = percent(prob)
-    shown = pd.DataFrame({
-        "r": table["r"], "budget": table["budget"], "N*": _spread(table, "size"), "D*": _spread(table, "tokens"),
-        "loss": table["loss"].map("{:.4f}".format), "gap to r = 1": _spread(table, "gap", "{:.3f}"),
-        "runs' gap": table["parabola_gap"].map("{:.3f}".format).replace("nan", "")})
-    print_table(shown, f"Compute-optimal models, {probe}: medians with {interval} intervals; loss in nats per token")
+    print_table(optimum_view(table),
+                f"Compute-optimal models, {probe}: medians with {interval} intervals; loss in nats per token")
     practical = pd.DataFrame({
         "r": table["r"], "budget": table["budget"], "width": table["best_width"], "steps": table["best_steps"],
         "tokens": table["best_tokens"].map(short), "costs": table["best_penalty"].map("{:.4f}".format),
@@ -102,7 +96,7 @@ def optimum(posteriors: Posteriors,
         "inference FLOP": table["inference_flops"].map("{:.3g}".format),
         "KV bytes": table["kv_bytes"].map(short), "weight bytes": table["weight_bytes"].map(short)})
     print_table(practical, "Trainable widths (costs: nats above the optimum), optima of the runs, inference per token")
-    print_table(_exponent_table(exponents), f"N* ∝ C^a, D* ∝ C^b: a and b with {interval} intervals")
+    print_table(exponents_view(exponents), f"N* ∝ C^a, D* ∝ C^b: a and b with {interval} intervals")
     for name, words in DEFINITIONS.items():
         say(f"{name}: {words}")
     for row in table[table["extrapolates"] != ""].itertuples():
@@ -118,9 +112,8 @@ def equivalent(posteriors: Posteriors,
                probe: Probe = "baseline", weights: Weights = None, model: Model = None, prob: Probability = 0.95,
                force: Force = False, out_: Csv = None, as_json: Json = False) -> None:
     """The plain model that a looped one performs like, its size and its cost."""
-    import pandas as pd
-
     from bayesloop.decisions import equivalent as like
+    from bayesloop.views import equivalent_view
 
     if width is None and plain_size is None:
         plain_size = "1B"
@@ -130,28 +123,12 @@ def equivalent(posteriors: Posteriors,
     emit(table, "equivalent", out_, as_json)
     if as_json:
         return
-    shown = pd.DataFrame({
-        "r": table["r"], "width": table["width"].map("{:.0f}".format), "N at r = 1": table["n_plain"].map(short),
-        "unique": table["n_unique"].map(short), "performs like": _spread(table, "n_equivalent"),
-        "share of N": _spread(table, "equivalent_ratio", "{:.3f}"), "cost": table["cost_ratio"].map("{:.3f}×".format),
-        "cost / its equal": _spread(table, "cost_equivalent", "{:.2f}")})
-    print_table(shown, f"Plain models that looped ones perform like, {probe}, {percent(prob)} intervals")
+    print_table(equivalent_view(table),
+                f"Plain models that looped ones perform like, {probe}, {percent(prob)} intervals")
     say("cost: training FLOPs per token over the r = 1 model of the same width; cost / its equal: over the plain model "
         "it performs like")
     for note in table.attrs["notes"]:
         warn(note)
-
-
-def _spread(table: pd.DataFrame, name: str, form: str = "") -> list[str]:
-    """Middle and interval of a column as text; the middle alone where they are equal."""
-    show = form.format if form else short
-    return [show(middle) + (f" [{show(low)}, {show(high)}]" if show(low) != show(high) else "") for middle, low, high
-            in zip(table[name], table[f"{name}_lower"], table[f"{name}_upper"], strict=True)]
-
-
-def _exponent_table(exponents: pd.DataFrame) -> pd.DataFrame:
-    a, b = (_spread(exponents, name, "{:.2f}") for name in ("size", "tokens"))
-    return exponents[["definition", "r"]].assign(a=a, b=b)[exponents["size"].notna()]
 
 
 def _say_laws(by_law: dict[str, list[float]], beyond: bool) -> None:

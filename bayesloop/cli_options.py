@@ -11,6 +11,7 @@ import typer
 
 from bayesloop.console import pairs, print_json
 from bayesloop.schema import InputError, writing
+from bayesloop.wording import SUFFIX
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,8 +28,6 @@ Csv = Annotated[Path | None, typer.Option("--out", help="Write the table as CSV,
 Figure_ = Annotated[Path | None, typer.Option("--figure", help="Write the figure as FIGURE.svg and FIGURE.png.")]
 Several = "Number, or several with commas; K, M, B, T for thousands to trillions."
 
-_SUFFIX = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
-
 
 def several(text: str, option: str) -> list[float]:
     """Numbers out of text such as ``1e18,2.15e18`` or ``410M,1B``.
@@ -42,7 +41,7 @@ def several(text: str, option: str) -> list[float]:
     for part in text.split(","):
         match = re.fullmatch(r"\s*([+-]?[\d.]+(?:[eE][+-]?\d+)?)\s*([KMBT]?)\s*", part)
         try:
-            found.append(float(match[1]) * _SUFFIX[match[2]] if match else float("x"))
+            found.append(float(match[1]) * SUFFIX[match[2]] if match else float("x"))
         except ValueError:
             raise InputError(f"--{option.replace('_', '-')} {text!r}: {part.strip()!r} is not a number; expected such "
                              "as 4, 1e18, 410M or 20B, several joined by commas") from None
@@ -69,20 +68,6 @@ def changes(items: list[str] | None) -> dict[str, Any]:
     """Fields of a family out of NAME=VALUE options."""
     found: dict[str, Any] = dict(pairs(items, "--model"))
     return {name: int(value) if re.fullmatch(r"[+-]?\d+", value) else value for name, value in found.items()}
-
-
-def short(value: float) -> str:
-    """A count to three digits, as people say it: 583M, 1.02B."""
-    if value != value:
-        return ""
-    unit, suffix = next(((unit, name) for name, unit in reversed(_SUFFIX.items()) if abs(value) >= 0.9995 * unit),
-                        (1.0, ""))
-    return f"{value / unit:.3g}{suffix}"
-
-
-def percent(prob: float) -> str:
-    """A probability in percent."""
-    return f"{100 * prob:g} %"
 
 
 def shares(text: str | None) -> list[float] | None:

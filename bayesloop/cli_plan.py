@@ -18,12 +18,11 @@ from bayesloop.cli_options import (
     counts,
     emit,
     load_all,
-    percent,
     several,
-    short,
 )
 from bayesloop.console import print_table, progress, say, warn
 from bayesloop.schema import InputError
+from bayesloop.wording import percent, short
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -20,7 +20,7 @@ OVER_R = "mean"  # label of the average over the recurrence counts that were run
 
 
 def compare(post: xr.DataTree | Sequence[xr.DataTree], reference: str = ANCHOR,
-            rope: float | tuple[float, float] | None = None, prob: float = 0.95) -> pd.DataFrame:
+            rope: float | tuple[float, float] | None = None, prob: float = 0.95, force: bool = False) -> pd.DataFrame:
     """φ of each probe and its difference from a reference probe.
 
     Parameters
@@ -34,6 +34,8 @@ def compare(post: xr.DataTree | Sequence[xr.DataTree], reference: str = ANCHOR,
         Region of practical equivalence of a difference; one number means ± that number.
     prob : float
         Probability of the equal-tailed intervals.
+    force : bool
+        Accept a posterior that did not converge.
 
     Returns
     -------
@@ -49,7 +51,7 @@ def compare(post: xr.DataTree | Sequence[xr.DataTree], reference: str = ANCHOR,
     """
     posts = [post] if isinstance(post, xr.DataTree) else list(post)
     low, high = _region(rope, prob)
-    phi = _collect(posts)
+    phi = _collect(posts, force)
     if reference not in phi:
         raise PosteriorError(f"reference {reference!r} is not among the probes; found {', '.join(phi)}")
     rows = []
@@ -88,7 +90,7 @@ def _described(prefix: str, values: np.ndarray, prob: float) -> dict[str, float]
             f"{prefix}upper": float(upper)}
 
 
-def _collect(posts: list[xr.DataTree]) -> dict[str, xr.DataArray]:
+def _collect(posts: list[xr.DataTree], force: bool = False) -> dict[str, xr.DataArray]:
     """Draws of φ by probe, dims (sample[, r]), r without the counts that have no runs, their average appended."""
     if not posts:
         raise PosteriorError("no posterior to compare; give at least one")
@@ -96,7 +98,7 @@ def _collect(posts: list[xr.DataTree]) -> dict[str, xr.DataArray]:
     for number, post in enumerate(posts):
         if "phi" not in post["posterior"]:
             raise PosteriorError("a posterior without φ: it was fixed, or the law has none; fit with a free φ")
-        if not post.attrs.get("converged"):
+        if not post.attrs.get("converged") and not force:
             raise PosteriorError(f"a posterior that has not converged cannot be compared ({post.attrs.get('verdict')})")
         phi = post["posterior"].to_dataset()["phi"]
         if "probe" not in phi.dims:

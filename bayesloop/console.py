@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # a pipe has no width of its own; the widest table has about this many columns
 out, err = Console(width=None if sys.stdout.isatty() else 110), Console(stderr=True)
 FORMATS = {"P(Δφ > 0)": "{:.3f}", "in ROPE": "{:.3f}", "R-hat": "{:.4f}", "ESS bulk": "{:.0f}", "ESS tail": "{:.0f}",
-           "budget": "{:.3g}"}
+           "budget": "{:.3g}", "elpd": "{:.1f}", "raw": "{:.1f}"}
 
 
 def say(text: Any, style: str = "") -> None:
@@ -65,7 +65,12 @@ def _cell(name: str, value: Any) -> str:
 
 def print_json(value: Mapping[str, Any]) -> None:
     """Print one JSON object; numbers that are not finite become null."""
-    sys.stdout.write(json.dumps(_plain(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    sys.stdout.write(as_json_text(value) + "\n")
+
+
+def as_json_text(value: Mapping[str, Any]) -> str:
+    """One JSON object as text; numbers that are not finite become null."""
+    return json.dumps(_plain(value), indent=2, ensure_ascii=False, allow_nan=False)
 
 
 def _plain(value: Any) -> Any:
@@ -83,6 +88,7 @@ def _plain(value: Any) -> Any:
 def show_posterior(post: xr.DataTree, path: Path, as_json: bool = False, title: str = "Posterior") -> None:
     """Print the parameters of a posterior and the verdict on convergence."""
     from bayesloop.posterior import attribute, summarise
+    from bayesloop.views import parameters_view
 
     summary = summarise(post)
     if as_json:
@@ -95,10 +101,7 @@ def show_posterior(post: xr.DataTree, path: Path, as_json: bool = False, title: 
     fixed = attribute(post, "fix")
     about = [f"law {post.attrs['law']}", f"errors {post.attrs['errors']}", f"{post['observed_data'].sizes['run']} runs",
              *(f"{name} fixed at {value:g}" for name, value in fixed.items())]
-    shown = summary.reset_index().assign(**{"95 % interval": intervals(summary["lower"], summary["upper"])})
-    names = {"rhat": "R-hat", "ess_bulk": "ESS bulk", "ess_tail": "ESS tail"}
-    print_table(shown[["parameter", "mean", "sd", "95 % interval", *names]].rename(columns=names),
-                f"{title}: {', '.join(about)}")
+    print_table(parameters_view(summary), f"{title}: {', '.join(about)}")
     if post.attrs["retries"]:
         first = attribute(post, "convergence")[0]
         say(f"the first attempt did not converge ({'; '.join(first['problems'])}); repeated with a stricter sampler")
@@ -110,21 +113,14 @@ def show_posterior(post: xr.DataTree, path: Path, as_json: bool = False, title: 
 
 def show_comparison(table: pd.DataFrame, as_json: bool = False) -> None:
     """Print φ and Δφ by probe with the notes."""
+    from bayesloop.views import comparison_view
+
     about = {str(name): value for name, value in table.attrs.items()}
     if as_json:
         print_json({"comparison": table.to_dict("records"), **about})
         return
-    prob = f"{about['prob']:.0%}".replace("%", " %")
-    shown = table[[name for name in ("probe", "r") if name in table]].copy()
-    for name, prefix in (("φ", ""), ("Δφ", "delta_")):
-        shown[name] = [f"{mean:.3f} ± {sd:.3f}" if mean == mean else "" for mean, sd
-                       in zip(table[f"{prefix}mean"], table[f"{prefix}sd"], strict=True)]
-        shown[f"{prob} of {name}"] = intervals(table[f"{prefix}lower"], table[f"{prefix}upper"], "{:.3f}")
-    shown["P(Δφ > 0)"] = table["p_positive"]
-    if about["rope"] is not None:
-        shown["in ROPE"] = table["in_rope"]
     rope = f", region of practical equivalence (ROPE) ± {about['rope']}" if about["rope"] is not None else ""
-    print_table(shown, f"φ by probe, and Δφ against {about['reference']}{rope}")
+    print_table(comparison_view(table), f"φ by probe, and Δφ against {about['reference']}{rope}")
     for note in about["notes"]:
         say(f"note: {note}", "yellow")
 
@@ -135,23 +131,12 @@ def show_assumptions(found: Assumptions, as_json: bool = False) -> None:
         print_json({"assumptions": found.table.to_dict("records"), "matched": found.matched.to_dict("records"),
                     "verdict": found.verdict})
         return
-    import pandas as pd
+    from bayesloop.views import assumptions_view, matched_view
 
-    wide = found.table.assign(value=[f"{row.delta_mean:+.2f} ± {row.delta_sd:.2f}" for row in found.table.itertuples()])
-    shown = wide.pivot(index=["probe", "recipe"], columns="r", values="value").reset_index()
-    order = ["probe", "recipe", *dict.fromkeys(wide["r"])]
-    scores = wide.drop_duplicates("recipe").set_index("recipe")
-    shown["elpd"] = [scores.loc[name, "elpd"] for name in shown["recipe"]]
-    print_table(shown[[*order, "elpd"]].rename(columns={r: f"Δφ, r = {r}" if r != "mean" else "Δφ, mean over r"
-                                                        for r in order[2:]}), "Δφ under each recipe term")
+    print_table(assumptions_view(found.table), "Δφ under each recipe term")
     if len(found.matched):
-        mnats = {name: 1e3 * found.matched[name] for name in ("raw", "corrected", "se", "pure", "pure_sd")}
-        rows = found.matched.assign(**mnats)
-        print_table(pd.DataFrame({
-            "probe": rows["probe"], "r": rows["r"], "pairs": rows["pairs"], "raw": rows["raw"].round(1),
-            "corrected": [f"{a:+.1f} ± {b:.1f}" for a, b in zip(rows["corrected"], rows["se"], strict=True)],
-            "Δφ alone": [f"{a:+.1f} ± {b:.1f}" for a, b in zip(rows["pure"], rows["pure_sd"], strict=True)]}),
-            "Matched differences in mnats, at equal budget, r and width, corrected for tokens")
+        print_table(matched_view(found.matched),
+                    "Matched differences in mnats, at equal budget, r and width, corrected for tokens")
     for sentence in found.verdict:
         say(f"• {sentence}")
 
@@ -164,13 +149,10 @@ def show_check(found: Check, as_json: bool = False) -> None:
                     "together": found.together, "together_expected": found.together_expected, "loo": found.loo,
                     "verdict": found.verdict, "ok": found.ok})
         return
-    cells = found.cells.assign(mean=1e3 * found.cells["mean"]).pivot(index=["probe", "r"], columns="budget",
-                                                                     values="mean")
-    cells.columns = [f"{budget:.3g}" for budget in cells.columns]
-    print_table(cells.round(1).reset_index(), "Mean residual in mnats, by budget (observed minus expected)")
-    print_table(found.parameters.reset_index().rename(columns={
-        "left": "sd / prior sd", "prior_sensitivity": "prior sens.", "likelihood_sensitivity": "data sens."}),
-        "What the runs have said")
+    from bayesloop.views import cells_view, sensitivity_view
+
+    print_table(cells_view(found), "Mean residual in mnats, by budget (observed minus expected)")
+    print_table(sensitivity_view(found), "What the runs have said")
     if len(found.robust):
         print_table(found.robust.reset_index(), "Posterior and cluster-robust spread, over (budget, r) cells")
     print_table(found.coverage, "Predictive intervals given all other runs")
@@ -180,12 +162,6 @@ def show_check(found: Check, as_json: bool = False) -> None:
         say(f"• {sentence}")
     say("nothing found against this interval" if found.ok else "read the points above before quoting an interval",
         "green" if found.ok else "bold yellow")
-
-
-def intervals(lower: pd.Series, upper: pd.Series, form: str = "{:.4g}") -> list[str]:
-    """Intervals as text; empty where they are not defined."""
-    return [f"[{form.format(low)}, {form.format(high)}]" if low == low else ""
-            for low, high in zip(lower, upper, strict=True)]
 
 
 @contextmanager

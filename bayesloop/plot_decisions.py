@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from bayesloop.style import COMPUTE, INK, LOSS, PAGE, add_legend, in_words, new_figure, r_style, styled
+from bayesloop.style import COMPUTE, INK, LOSS, PAGE, add_legend, compute_axis, in_words, new_figure, r_style, styled
 
 LABELS = {"loss": f"optimal {LOSS}", "size": "optimal size (unique parameters)", "tokens": "optimal training tokens"}
 
@@ -44,8 +44,7 @@ def plot_optimum(ax: Axes, table: pd.DataFrame, name: str = "loss") -> Axes:
                 markerfacecolor="white")
         if f"parabola_{name}" in own:
             ax.plot(own["budget"], own[f"parabola_{name}"], linestyle="none", marker="x", color=look["color"])
-    ax.set_xscale("log")
-    ax.set_xlabel(COMPUTE)
+    compute_axis(ax)
     ax.set_ylabel(LABELS[name])
     if name != "loss":
         ax.set_yscale("log")
@@ -98,7 +97,7 @@ def plot_precision(ax: Axes, steps: pd.DataFrame, goal: float | None = None, **l
     ax.plot(known["flops"], known["half_width"], **{"color": INK, "marker": ".", **line})
     if goal is not None:
         ax.axhline(goal, color=INK, linewidth=0.7, linestyle=":")
-    ax.set_xscale("log")
+    compute_axis(ax)
     ax.set_ylim(0, min(4 * float(known["half_width"].min()), 1.05 * float(known["half_width"].max())))
     ax.set_xlabel(f"{COMPUTE} of all runs")
     ax.set_ylabel("expected half-width of the interval")

@@ -23,6 +23,7 @@ from bayesloop.style import (
     SIZE,
     add_legend,
     as_power,
+    compute_axis,
     doubt,
     in_words,
     probe_style,
@@ -176,8 +177,7 @@ def plot_frontier(ax: Axes, post: xr.DataTree, probe: str = "baseline", contrast
                           for name, value in attribute(contrast, "fix").items())
         handles.append(Line2D([], [], color=GREY, linewidth=0.8, label=f"every r, {fixed or 'contrast'}"))
     handles.append(Line2D([], [], color=INK, marker="x", linestyle="none", label="optimum of the runs"))
-    ax.set_xscale("log")
-    ax.set_xlabel(COMPUTE)
+    compute_axis(ax)
     ax.set_ylabel(f"compute-optimal {LOSS}")
     ax.legend(handles=[*handles, *doubt(post)], handlelength=2.4)  # long enough to show the dashes
     return ax

@@ -13,13 +13,14 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 from bayesloop.curves import probes_of, runs_of
+from bayesloop.plot_curves import curves_figure, plot_curves
 from bayesloop.plot_loss import plot_frontier, plot_iso_flop, plot_residuals, recurrences
 from bayesloop.plot_phi import plot_differences, plot_forest
 from bayesloop.style import COLUMN, PAGE, new_figure, probe_style, r_style, save_figure
 
-__all__ = ["COLUMN", "PAGE", "comparison_figure", "figures", "iso_flop_figure", "new_figure", "plot_differences",
-           "plot_forest", "plot_frontier", "plot_iso_flop", "plot_residuals", "probe_style", "r_style", "recurrences",
-           "save_figure"]
+__all__ = ["COLUMN", "PAGE", "comparison_figure", "curves_figure", "figures", "file_name", "iso_flop_figure",
+           "new_figure", "plot_curves", "plot_differences", "plot_forest", "plot_frontier", "plot_iso_flop",
+           "plot_residuals", "probe_style", "r_style", "recurrences", "save_figure"]
 
 
 def figures(post: xr.DataTree, reference: str = "baseline", rope: tuple[float, float] | None = None,
@@ -44,7 +45,7 @@ def figures(post: xr.DataTree, reference: str = "baseline", rope: tuple[float, f
     yield from _phi_figures(post, reference, rope)
     runs = runs_of(post)
     for probe in dict.fromkeys(runs.loc[runs["budget"].notna(), "probe"]):
-        name = re.sub(r"[^\w.-]+", "_", probe)
+        name = file_name(probe)
         yield f"iso_flop_{name}", iso_flop_figure(post, probe)
         figure, ax = new_figure(height=3.0)
         plot_frontier(ax, post, probe, contrast if contrast is not None and probe in probes_of(contrast) else None)
@@ -52,6 +53,11 @@ def figures(post: xr.DataTree, reference: str = "baseline", rope: tuple[float, f
     figure, ax = new_figure(width=PAGE, height=2.4)
     plot_residuals(ax, post)
     yield "residuals", figure
+
+
+def file_name(probe: str) -> str:
+    """A probe's name as a part of a file's."""
+    return re.sub(r"[^\w.-]+", "_", probe)
 
 
 def iso_flop_figure(post: xr.DataTree, probe: str) -> Figure:

@@ -11,8 +11,10 @@ from typing import Any, NamedTuple, TypeVar
 import matplotlib
 import numpy as np
 import xarray as xr
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from bayesloop.schema import writing
 
@@ -47,6 +49,7 @@ _PROBES = {
 _SPARE = [ProbeStyle(color, marker) for marker, color in zip(
     "DvPXp<>h", ("#CC79A7", "#E69F00", "#56B4E9", "#222222", "#8B5A2B", "#777777", "#5E3C99", "#A6003C"), strict=True)]
 _LINES: tuple[Any, ...] = ("-", (0, (5, 1.6)), (0, (5, 1.5, 1.2, 1.5)), (0, (1.2, 1.3)))
+_TICKS = ((1,), (1, 2, 5), (1, 2, 3, 5, 7), (1, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9))  # the first with two in view
 _VIRIDIS = matplotlib.colormaps["viridis"]
 
 
@@ -164,6 +167,21 @@ def as_power(number: float) -> str:
     mantissa, exponent = f"{number:.2e}".split("e")
     mantissa = mantissa.rstrip("0").rstrip(".")
     return rf"$10^{{{int(exponent)}}}$" if mantissa == "1" else rf"${mantissa}\times10^{{{int(exponent)}}}$"
+
+
+def compute_axis(ax: Axes) -> None:
+    """Compute along x: logarithmic, with labels that do not meet however few budgets there are."""
+    ax.set_xscale("log")
+    low, high = np.log10(ax.get_xlim())
+    for subs in _TICKS:
+        places = np.log10(subs) + np.arange(np.floor(low), np.ceil(high))[:, None]
+        if np.sum((places >= low) & (places <= high)) > 1:
+            break
+    ax.xaxis.set_major_locator(LogLocator(subs=subs))
+    ax.xaxis.set_minor_locator(LogLocator(subs="all"))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda compute, _: as_power(compute)))
+    ax.xaxis.set_minor_formatter(NullFormatter())
+    ax.set_xlabel(COMPUTE)
 
 
 def with_minus(text: str) -> str:

@@ -9,8 +9,9 @@ import pandas as pd
 import pytest
 
 import bayesloop as bl
-from bayesloop.cli_options import several, short
+from bayesloop.cli_options import several
 from bayesloop.schema import InputError
+from bayesloop.wording import short
 from tests.posteriors import grid, posterior
 from tests.test_cli import run
 from tests.test_planning import PRIORS
