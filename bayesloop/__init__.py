@@ -16,6 +16,7 @@ _HOME = {
     "save": "posterior", "load": "posterior",
     "point_fit": "pointfit",
     "compare": "comparison", "compare_assumptions": "assumptions", "matched_differences": "matched",
+    "held_out": "heldout",
     "check": "checks", "robust_intervals": "robust",
     "predict": "decisions", "equivalent": "decisions", "optimum": "frontier", "exponents": "exponents",
     "plan": "planning", "cheapest": "planning", "rank": "planning", "design_runs": "designs",

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from bayesloop.assumptions import Assumptions
     from bayesloop.checks import Check
+    from bayesloop.heldout import HeldOut
 
 # a pipe has no width of its own; the widest table has about this many columns
 out, err = Console(width=None if sys.stdout.isatty() else 110), Console(stderr=True)
@@ -154,6 +155,36 @@ def show_assumptions(found: Assumptions, as_json: bool = False) -> None:
             "Matched differences in mnats, at equal budget, r and width, corrected for tokens")
     for sentence in found.verdict:
         say(f"• {sentence}")
+
+
+def show_held_out(found: HeldOut, as_json: bool = False) -> None:
+    """Print how models predict groups of runs left out, the stacking weights, and φ under the mixtures."""
+    if as_json:
+        print_json({"held_out": found.table.to_dict("records"), "averages": found.averages.to_dict("records")})
+        return
+    import pandas as pd
+
+    for scheme, part in found.table.groupby("scheme", sort=False):
+        own = part.sort_values("behind")
+        shown = pd.DataFrame({"model": own["model"], "elpd": own["elpd"].round(1), "behind": [
+            f"{a:.1f}" + (f" ± {b:.1f}" if b == b else "") for a, b in zip(own["behind"], own["behind_se"],
+                                                                          strict=True)]})
+        if scheme == "run":
+            shown["worst k"] = own["worst_k"].round(2)
+        else:
+            shown = shown.assign(**{"each": own["each"].round(1), "RMSE, mnats": (1e3 * own["rmse"]).round(1),
+                      "in 95 %": own["covered"].map("{:.0%}".format)})
+        if own["weight"].notna().any():
+            shown["weight"] = own["weight"].round(2)
+        shown["unsound"] = own["unsound"]
+        left = f"each of {own['groups'].iloc[0]} groups" if scheme != "top" else "the runs of the largest budget"
+        print_table(shown, f"Left out by {scheme}: {left}")
+    if len(found.averages):
+        values = found.averages.assign(value=[f"{row.mean:+.3f} ± {row.sd:.3f}" for row in found.averages.itertuples()])
+        wide = values.pivot(index="scheme", columns="quantity", values="value")
+        order = list(dict.fromkeys(values["quantity"]))
+        print_table(wide.loc[list(dict.fromkeys(values["scheme"])), order].reset_index().rename(
+            columns={"scheme": "model, or mixture by"}), "φ of each model and of the mixtures that predict best")
 
 
 def show_check(found: Check, as_json: bool = False) -> None:

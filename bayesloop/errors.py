@@ -198,6 +198,49 @@ def get_errors(errors: str | ErrorModel) -> ErrorModel:
     return ERRORS[errors]
 
 
+def log_density(loss: Any, observed: Any, weight: Any) -> Any:
+    """Log density of runs, each counted so many times; 0 leaves a run out exactly.
+
+    Parameters
+    ----------
+    loss : NumPyro distribution
+        From `ErrorModel.loss`.
+    observed, weight : array, shape (run,)
+        Losses in nats per token, and how often each counts. Where runs miss together, repeats of a run share what it
+        misses by together with others, and differ in their own scatter.
+
+    Returns
+    -------
+    scalar
+    """
+    if not loss.event_shape:
+        return jnp.sum(weight * loss.log_prob(observed))
+    joint = loss.base_dist
+    root, pull, squares = _condition(joint, jnp.log(observed), weight)
+    each = jnp.log(2 * jnp.pi * joint.cov_diag) / 2 + jnp.log(observed)
+    return -(squares - jnp.sum(pull**2)) / 2 - jnp.sum(jnp.log(jnp.diagonal(root))) - jnp.sum(weight * each)
+
+
+def given(loss: Any, observed: Any, weight: Any) -> Any:
+    """Distribution of the loss of each run by itself, given the runs that count; arguments as in `log_density`."""
+    if not loss.event_shape:
+        return loss
+    joint = loss.base_dist
+    root, pull, _ = _condition(joint, jnp.log(observed), weight)
+    half = solve_triangular(root, joint.cov_factor.T, lower=True)
+    log_loss = dist.Normal(joint.loc + pull @ half, jnp.sqrt(joint.cov_diag + jnp.sum(half**2, axis=0)))
+    return dist.TransformedDistribution(log_loss, dist.transforms.ExpTransform())
+
+
+def _condition(joint: Any, log_loss: Any, weight: Any) -> tuple[Any, Any, Any]:
+    """Of the intercepts or weights behind a covariance of low rank: Cholesky root of their precision given the runs,
+    their mean in its coordinates, and the sum of squares of the runs' own scatter."""
+    inverse, residual = weight / joint.cov_diag, log_loss - joint.loc
+    scaled = joint.cov_factor.T * inverse
+    root = jnp.linalg.cholesky(jnp.eye(len(scaled)) + scaled @ joint.cov_factor)
+    return root, solve_triangular(root, scaled @ residual, lower=True), jnp.sum(inverse * residual**2)
+
+
 def pointwise(loss: Any, observed: Any) -> Any:
     """Log density of each run's loss, as predictive checks and leave-one-out weights need it.
 
