@@ -17,7 +17,7 @@ _HOME = {
     "point_fit": "pointfit",
     "compare": "comparison", "compare_assumptions": "assumptions", "matched_differences": "matched",
     "held_out": "heldout",
-    "check": "checks", "robust_intervals": "robust",
+    "check": "checks", "robust_intervals": "robust", "sensitivity": "sensitivity",
     "predict": "decisions", "equivalent": "decisions", "optimum": "frontier", "exponents": "exponents",
     "plan": "planning", "cheapest": "planning", "rank": "planning", "design_runs": "designs",
 }

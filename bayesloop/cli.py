@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from bayesloop.architecture import ArchitectureError
-from bayesloop.cli_options import read_table, unfit_for_phi
+from bayesloop.cli_options import load_all, read_table, unfit_for_phi
 from bayesloop.console import (
     fail,
     numbers,
@@ -232,13 +232,20 @@ def fit(runs: Runs,
 @command
 def check(posterior: Annotated[Path, typer.Argument(help="Posterior file from `bayesloop fit`.")],
           reference: Annotated[str, typer.Option(help="Probe that differences are taken from.")] = "baseline",
+          refits: Annotated[bool, typer.Option(
+              "--refits", help="Refit without each cell, to resampled cells and more: a minute or so.")] = False,
+          figures: Annotated[Path | None, typer.Option(help="Folder for figures of the residuals and more.")] = None,
           as_json: Json = False) -> int:
     """Can one believe the interval? Convergence, residuals by cell, leave-one-out, sensitivity, robust spread."""
     from bayesloop.checks import check as look
-    from bayesloop.posterior import load
 
-    post = load(posterior)
-    show_check(look(post, reference), as_json)
+    post = load_all([posterior])[0]
+    with progress("refits") as advance:
+        found = look(post, reference, refits, advance)
+    if figures:
+        from bayesloop.plot_checks import save_check_figures
+        save_check_figures(post, found, figures)
+    show_check(found, as_json)
     return DONE if post.attrs["converged"] else NOT_CONVERGED
 
 

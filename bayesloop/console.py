@@ -190,7 +190,7 @@ def show_held_out(found: HeldOut, as_json: bool = False) -> None:
 def show_check(found: Check, as_json: bool = False) -> None:
     """Print what a check has found, the verdict last."""
     if as_json:
-        tables = ("cells", "coverage", "parameters", "robust")
+        tables = ("cells", "coverage", "parameters", "robust", "moves", "bagged")
         print_json({**{name: getattr(found, name).reset_index().to_dict("records") for name in tables},
                     "together": found.together, "together_expected": found.together_expected, "loo": found.loo,
                     "verdict": found.verdict, "ok": found.ok})
@@ -204,6 +204,11 @@ def show_check(found: Check, as_json: bool = False) -> None:
         "What the runs have said")
     if len(found.robust):
         print_table(found.robust.reset_index(), "Posterior and cluster-robust spread, over (budget, r) cells")
+    if len(found.bagged):
+        counts = f"{found.bagged.attrs['resamples']} resamples, {found.bagged.attrs['unsound']} unsound left out"
+        print_table(found.bagged.reset_index(), f"Bagged posterior over (budget, r) cells: {counts}")
+    if len(found.moves):
+        _show_moves(found.moves)
     print_table(found.coverage, "Predictive intervals given all other runs")
     say(f"leave-one-out: elpd {found.loo['elpd']:.1f} ± {found.loo['se']:.1f}, effective parameters "
         f"{found.loo['p']:.1f}, {len(found.loo['bad'])} runs with Pareto k above 0.7")
@@ -211,6 +216,14 @@ def show_check(found: Check, as_json: bool = False) -> None:
         say(f"• {sentence}")
     say("nothing found against this interval" if found.ok else "read the points above before quoting an interval",
         "green" if found.ok else "bold yellow")
+
+
+def _show_moves(moves: pd.DataFrame, most: int = 4) -> None:
+    """The changes that move φ or Δφ most, of each kind."""
+    ranked = moves.assign(size=moves["in_sd"].abs()).sort_values("size", ascending=False)
+    shown = ranked.groupby("kind", sort=False).head(most).sort_values("kind", kind="stable")
+    print_table(shown[["kind", "without", "quantity", "change", "in_sd", "how"]].rename(columns={"in_sd": "in sd"}),
+                "What moves φ most")
 
 
 def intervals(lower: pd.Series, upper: pd.Series, form: str = "{:.4g}") -> list[str]:
