@@ -113,7 +113,7 @@ def test_every_recipe_term_is_sampled(recipe: str, tmp_path: Path) -> None:
     """From the command line: its parameters come out for the probes they belong to, and finite."""
     out = tmp_path / "p.nc"
     result = CliRunner().invoke(app, ["fit", str(GRID), "--where", "budget <= 1e18", "--recipe", recipe, "--out",
-                                      str(out), "--num-warmup", "50", "--num-samples", "50", "--num-chains", "2"])
+                                      str(out), "--num-warmup", "100", "--num-samples", "100", "--num-chains", "2"])
     assert result.exit_code in (0, 3), result.output  # so few draws do not converge, and it says so
     post = bl.load(out)
     probes = list(PROBES) if recipe.startswith("looped") else list(PROBES[1:])
