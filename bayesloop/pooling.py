@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -16,6 +17,7 @@ from bayesloop.errors import Place, get_errors, given
 from bayesloop.laws import Design, get_law
 from bayesloop.layout import Layout
 from bayesloop.posterior import PosteriorError
+from bayesloop.sampling import one_by_one
 
 Posteriors = xr.DataTree | Sequence[xr.DataTree]
 
@@ -111,7 +113,8 @@ def _observed_jointly(post: xr.DataTree, design: Design, probe: str | Sequence[s
         return given(loss, layout.loss, counts.astype(float)).sample(key)[len(seen):]
 
     keys = jax.random.split(key, len(mean))
-    return np.asarray(jax.jit(jax.vmap(one))(mean, own, _log_n_eff(post, layout.design, values), keys))
+    return np.asarray(jax.jit(partial(one_by_one, one))(
+        mean, own, _log_n_eff(post, layout.design, values), keys))
 
 
 def pool(posts: Posteriors, weights: Sequence[float] | None = None, force: bool = False) -> Pool:

@@ -16,7 +16,7 @@ from bayesloop.errors import given, log_density
 from bayesloop.laws import Design
 from bayesloop.model import Model, build_model
 from bayesloop.posterior import PosteriorError, attribute
-from bayesloop.sampling import STRETCH, Settings, quick_compile, run_nuts
+from bayesloop.sampling import STRETCH, Settings, one_by_one, quick_compile, run_nuts
 
 REFIT = Settings(num_warmup=500, num_samples=500)
 MAX_DIVERGED, MAX_RHAT = 0.01, 1.05  # of a single short chain, as in the benchmarks
@@ -126,7 +126,7 @@ def score(model: Model, found: Refits, weight: np.ndarray, seed: int = 0) -> Sco
 
     def many(values: dict, kept: jax.Array, key: jax.Array) -> tuple:
         keys = jax.random.split(key, len(next(iter(values.values()))))
-        return jax.vmap(one, in_axes=(0, None, 0))(values, kept, keys)
+        return one_by_one(lambda own, key: one(own, kept, key), values, keys)
 
     keys, kept = jax.random.split(jax.random.key(seed), len(weight)), jnp.asarray(weight, float)
     first = {name: value[0] for name, value in found.values.items()}

@@ -117,7 +117,8 @@ def errors(fits: Fits) -> pd.DataFrame:
         rows.append({"errors": name, "φ baseline": pm(base["posterior"]["phi"]),
                      "Δφ truncated": delta(low, "truncated"),
                      "Δφ hyperconnections": delta(low, "hyperconnections"), **evidence(low),
-                     **{own: pm(low["posterior"][own]) for own in ERRORS[name].priors}})
+                     **{own: f"{float(low['posterior'][own].mean()):.2g} ± {float(low['posterior'][own].std()):.1g}"
+                        for own in ERRORS[name].priors}})
     return pd.DataFrame(rows)
 
 
