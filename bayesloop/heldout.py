@@ -175,7 +175,7 @@ def stack(lpd: np.ndarray) -> np.ndarray:
     weights = np.full(lpd.shape[1], 1 / lpd.shape[1])
     for _ in range(EM_STEPS):  # expectation-maximisation of a mixture whose parts are known
         weights = weights * np.mean(density / (density @ weights)[:, None], axis=0)
-    return weights
+    return np.where(weights < 1e-9, 0.0, weights)
 
 
 def _labelled(progress: Callable[[str, int, int], None] | None, label: str) -> Callable[[int, int], None] | None:
