@@ -265,7 +265,7 @@ def compare(posteriors: Annotated[list[Path], typer.Argument(
                 "--held-out", help="Fit a table under several laws, error models and structures of φ (or take such "
                                    "posteriors): which predict best without a cell, a budget, an r?")] = False,
             models: Annotated[list[str] | None, typer.Option(
-                help="For --held-out: LAW[/ERRORS[/PHI[/RECIPE]]], repeated; default a set of them.")] = None,
+                help="For --held-out: LAW or LAW/ERRORS/PHI/RECIPE, repeated; default a set of them.")] = None,
             out_: Annotated[Path | None, typer.Option("--out", help="For --held-out: write the table as CSV.")] = None,
             where: Where = None, seed: Seed = 0, as_json: Json = False) -> None:
     """φ by probe, and the differences Δφ with credible intervals."""
