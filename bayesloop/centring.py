@@ -8,7 +8,7 @@ curved sheet. In the coordinates
 
 the sheet is flat. For given exponents the determinant of this map from (log E, log A, log B) is 1, so the density
 is that of the priors on the logarithms, without a correction. A law that combines the terms otherwise, but doubles when
-all three double, has its own loss in the place of the sum. The determinant stays 1 with any function of the ratios there.
+all three double, has its own loss in the place of the sum. Any function of the ratios there leaves the determinant 1.
 """
 
 from __future__ import annotations

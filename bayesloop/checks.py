@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 import warnings
-from contextlib import redirect_stdout
+from collections.abc import Callable
 from dataclasses import dataclass
-from io import StringIO
 from typing import Any
 
 import numpy as np
@@ -19,10 +18,11 @@ from bayesloop.errors import get_errors
 from bayesloop.posterior import PosteriorError, summarise
 from bayesloop.robust import robust_intervals
 from bayesloop.selection import ANCHOR
+from bayesloop.sensitivity import MAX_K, Sensitivity, sensitivity
 
-MAX_K = 0.7  # Pareto k above which a run's leave-one-out density is not to be trusted (arXiv 1507.02646)
 PRIOR_DOMINATED = 0.5  # share of the prior's standard deviation left, from which the runs have said little
 SENSITIVE = 0.05  # power-scaling sensitivity that counts (arXiv 2107.14054)
+MAX_MOVE = 1.0  # posterior standard deviations by which φ may move without being named a warning
 COVERED = (0.5, 0.8, 0.95)
 logging.getLogger("arviz_stats.psense").setLevel(logging.ERROR)  # its advice is in the verdict, in our words
 
@@ -47,6 +47,8 @@ class Check:
         likelihood.
     robust : DataFrame
         As from `robust_intervals`; empty where it does not apply.
+    moves, bagged : DataFrame
+        As in `Sensitivity`; empty where it does not apply, and `bagged` without refits.
     verdict : list of str
         Sentences, what to do among them.
     ok : bool
@@ -60,11 +62,14 @@ class Check:
     coverage: pd.DataFrame
     parameters: pd.DataFrame
     robust: pd.DataFrame
+    moves: pd.DataFrame
+    bagged: pd.DataFrame
     verdict: list[str]
     ok: bool
 
 
-def check(post: xr.DataTree, reference: str = ANCHOR) -> Check:
+def check(post: xr.DataTree, reference: str = ANCHOR, refits: bool = False,
+          progress: Callable[[int, int], None] | None = None) -> Check:
     """Look at a posterior from all sides.
 
     Parameters
@@ -73,6 +78,10 @@ def check(post: xr.DataTree, reference: str = ANCHOR) -> Check:
         From `fit` or `load`.
     reference : str
         The probe that differences of φ are taken from.
+    refits : bool
+        Refit without cells and groups of runs, and to resampled cells (see `sensitivity`): a minute or more.
+    progress : callable, optional
+        Called as ``progress(done, total)`` with the iterations of the refits.
 
     Returns
     -------
@@ -88,9 +97,13 @@ def check(post: xr.DataTree, reference: str = ANCHOR) -> Check:
     except PosteriorError as error:
         robust = pd.DataFrame()
         robust.attrs["reason"] = str(error)
-    told = _verdict(post, together, expected, scores, coverage, table, robust)
-    return Check(cells, together, expected, scores, coverage, table, robust, [text for text, _ in told],
-                 all(fine for _, fine in told))
+    try:
+        found = sensitivity(post, reference, refits, progress=progress)
+    except PosteriorError:
+        found = Sensitivity(pd.DataFrame(), pd.DataFrame())
+    told = [*_verdict(post, together, expected, scores, coverage, table, robust), *_carriers(found)]
+    return Check(cells, together, expected, scores, coverage, table, robust, found.moves, found.bagged,
+                 [text for text, _ in told], all(fine for _, fine in told))
 
 
 def _cells(seen: pd.DataFrame) -> tuple[pd.DataFrame, float, float]:
@@ -130,9 +143,13 @@ def _parameters(post: xr.DataTree) -> pd.DataFrame:
         deviations = prior[name].std(("chain", "draw"))
         spread += list(np.broadcast_to(deviations.to_numpy(), draws.shape[2:]).ravel())
     table["left"] = table["sd"] / np.array(spread)
-    with warnings.catch_warnings(), redirect_stdout(StringIO()):  # it prints advice of its own
+    advice = logging.getLogger("arviz_stats.psense")  # its own; ours is in the verdict
+    level = advice.level
+    advice.setLevel(logging.ERROR)
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Pareto k of reweighting, and divisions by a spread of nothing
         found = psense_summary(post)
+    advice.setLevel(level)
     table["prior_sensitivity"] = found["prior"].to_numpy(float)
     table["likelihood_sensitivity"] = found["likelihood"].to_numpy(float)
     return table
@@ -174,6 +191,25 @@ def _sensitivity(table: pd.DataFrame) -> list[tuple[str, bool]]:
     moved = [name for name in names if name.startswith("phi") and moves[name] > SENSITIVE]
     if moved:
         told.append((f"{', '.join(moved)} moves with the priors (power scaling above {SENSITIVE}): vary them", False))
+    return told
+
+
+def _carriers(found: Sensitivity) -> list[tuple[str, bool]]:
+    """Which runs and cells carry φ most, and what the bagged posterior says."""
+    told = []
+    for kind, title in (("run", "the run"), ("cell", "the cell"), ("group", "all runs"), ("counts", "counts with")):
+        own = found.moves[found.moves["kind"] == kind] if len(found.moves) else found.moves
+        if not len(own) or own["in_sd"].isna().all():
+            continue
+        worst = own.iloc[int(np.nanargmax(own["in_sd"].abs()))]
+        to_first_order = ", to first order" if worst["how"] == "first order" else ""
+        change = f"moves {worst['quantity']} by {worst['change']:+.3f} ({abs(worst['in_sd']):.1f} sd{to_first_order})"
+        text = (f"{title} {worst['without']}: {change}" if kind == "counts"
+                else f"{title} {worst['without']} carries most: leaving it out {change}")
+        told.append((text, abs(worst["in_sd"]) < MAX_MOVE))
+    if len(found.bagged):
+        rows = ", ".join(f"{row.Index} {row.mean:+.3f} ± {row.sd:.3f}" for row in found.bagged.itertuples())
+        told.append((f"bagged over (budget, r) cells: {rows}", True))
     return told
 
 

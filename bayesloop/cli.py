@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from bayesloop.architecture import ArchitectureError
-from bayesloop.cli_options import read_table, unfit_for_phi
+from bayesloop.cli_options import load_all, read_table, unfit_for_phi
 from bayesloop.console import (
     fail,
     numbers,
@@ -26,6 +26,7 @@ from bayesloop.console import (
     show_assumptions,
     show_check,
     show_comparison,
+    show_held_out,
     show_posterior,
     warn,
 )
@@ -50,6 +51,8 @@ A typical way through:
   bayesloop compare post.nc               φ by probe, and Δφ
 
   bayesloop compare runs.csv --assumptions   what holds anyway
+
+  bayesloop compare runs.csv --held-out   which law, which errors
 
   bayesloop optimum post.nc               how large a model
 
@@ -231,19 +234,26 @@ def fit(runs: Runs,
 @command
 def check(posterior: Annotated[Path, typer.Argument(help="Posterior file from `bayesloop fit`.")],
           reference: Annotated[str, typer.Option(help="Probe that differences are taken from.")] = "baseline",
+          refits: Annotated[bool, typer.Option(
+              "--refits", help="Refit without each cell, to resampled cells and more: a minute or so.")] = False,
+          figures: Annotated[Path | None, typer.Option(help="Folder for figures of the residuals and more.")] = None,
           as_json: Json = False) -> int:
     """Can one believe the interval? Convergence, residuals by cell, leave-one-out, sensitivity, robust spread."""
     from bayesloop.checks import check as look
-    from bayesloop.posterior import load
 
-    post = load(posterior)
-    show_check(look(post, reference), as_json)
+    post = load_all([posterior])[0]
+    with progress("refits") as advance:
+        found = look(post, reference, refits, advance)
+    if figures:
+        from bayesloop.plot_checks import save_check_figures
+        save_check_figures(post, found, figures)
+    show_check(found, as_json)
     return DONE if post.attrs["converged"] else NOT_CONVERGED
 
 
 @command
 def compare(posteriors: Annotated[list[Path], typer.Argument(
-                help="Posterior files from `bayesloop fit`; with --assumptions also one table of runs.")],
+                help="Posterior files from `bayesloop fit`; with --assumptions or --held-out also one table of runs.")],
             reference: Annotated[str, typer.Option(help="Probe that differences are taken from.")] = "baseline",
             rope: Annotated[float | None, typer.Option(
                 min=0,
@@ -253,13 +263,23 @@ def compare(posteriors: Annotated[list[Path], typer.Argument(
             assumptions: Annotated[bool, typer.Option(
                 "--assumptions", help="Fit a table under each assumption about what recipes do besides changing φ (or "
                                       "take such posteriors): which statements hold under all?")] = False,
+            held_out: Annotated[bool, typer.Option(
+                "--held-out", help="Fit a table under several laws, error models and structures of φ (or take such "
+                                   "posteriors): which predict best without a cell, a budget, an r?")] = False,
+            models: Annotated[list[str] | None, typer.Option(
+                help="For --held-out: LAW or LAW/ERRORS/PHI/RECIPE, repeated; default a set of them.")] = None,
+            out_: Annotated[Path | None, typer.Option("--out", help="For --held-out: write the table as CSV.")] = None,
             where: Where = None, seed: Seed = 0, as_json: Json = False) -> None:
     """φ by probe, and the differences Δφ with credible intervals."""
     from bayesloop.comparison import compare as contrast
     from bayesloop.posterior import load
 
-    if assumptions:
-        show_assumptions(_under_assumptions(posteriors, reference, prob, where, seed), as_json)
+    if assumptions or held_out:
+        from bayesloop.cli_compare import under_assumptions, under_models
+        if held_out:
+            show_held_out(under_models(posteriors, models, reference, where, seed, out_), as_json)
+        else:
+            show_assumptions(under_assumptions(posteriors, reference, prob, where, seed), as_json)
         return
     posts = [load(path) for path in posteriors]
     table = contrast(posts, reference=reference, rope=rope, prob=prob)
@@ -280,20 +300,6 @@ def demo(runs: Runs = Path("data/paper_grid.csv"),
     from bayesloop.demo import run_demo
 
     return DONE if run_demo(read_table(runs, None), out_, seed) else NOT_CONVERGED
-
-
-def _under_assumptions(paths: Sequence[Path], reference: str, prob: float, where: str | None, seed: int) -> Any:
-    """Posteriors of one table, or the table, which is then fitted under each assumption."""
-    from bayesloop.assumptions import compare_assumptions
-    from bayesloop.posterior import load
-
-    if all(path.suffix == ".nc" for path in paths):
-        return compare_assumptions([load(path) for path in paths], reference=reference, prob=prob)
-    if len(paths) > 1:
-        raise InputError("--assumptions takes posteriors of one table, or one table of runs")
-    with progress("sampling") as advance:
-        return compare_assumptions(read_table(paths[0], where), reference=reference, prob=prob,
-                                   seed=seed, progress=lambda recipe, done, total: advance(done, total))
 
 
 from bayesloop import cli_decisions, cli_plan, cli_report  # noqa: E402, F401  register their commands after those above

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from bayesloop.assumptions import Assumptions
     from bayesloop.checks import Check
+    from bayesloop.heldout import HeldOut
 
 # a pipe has no width of its own; the widest table has about this many columns
 out, err = Console(width=None if sys.stdout.isatty() else 110), Console(stderr=True)
@@ -141,10 +142,40 @@ def show_assumptions(found: Assumptions, as_json: bool = False) -> None:
         say(f"• {sentence}")
 
 
+def show_held_out(found: HeldOut, as_json: bool = False) -> None:
+    """Print how models predict groups of runs left out, the stacking weights, and φ under the mixtures."""
+    if as_json:
+        print_json({"held_out": found.table.to_dict("records"), "averages": found.averages.to_dict("records")})
+        return
+    import pandas as pd
+
+    for scheme, part in found.table.groupby("scheme", sort=False):
+        own = part.sort_values("behind")
+        shown = pd.DataFrame({"model": own["model"], "elpd": own["elpd"].round(1), "behind": [
+            f"{a:.1f}" + (f" ± {b:.1f}" if b == b else "") for a, b in zip(own["behind"], own["behind_se"],
+                                                                          strict=True)]})
+        if scheme == "run":
+            shown["worst k"] = own["worst_k"].round(2)
+        else:
+            shown = shown.assign(**{"each": own["each"].round(1), "RMSE, mnats": (1e3 * own["rmse"]).round(1),
+                      "in 95 %": own["covered"].map("{:.0%}".format)})
+        if own["weight"].notna().any():
+            shown["weight"] = own["weight"].round(2)
+        shown["unsound"] = own["unsound"]
+        left = f"each of {own['groups'].iloc[0]} groups" if scheme != "top" else "the runs of the largest budget"
+        print_table(shown, f"Left out by {scheme}: {left}")
+    if len(found.averages):
+        values = found.averages.assign(value=[f"{row.mean:+.3f} ± {row.sd:.3f}" for row in found.averages.itertuples()])
+        wide = values.pivot(index="scheme", columns="quantity", values="value")
+        order = list(dict.fromkeys(values["quantity"]))
+        print_table(wide.loc[list(dict.fromkeys(values["scheme"])), order].reset_index().rename(
+            columns={"scheme": "model, or mixture by"}), "φ of each model and of the mixtures that predict best")
+
+
 def show_check(found: Check, as_json: bool = False) -> None:
     """Print what a check has found, the verdict last."""
     if as_json:
-        tables = ("cells", "coverage", "parameters", "robust")
+        tables = ("cells", "coverage", "parameters", "robust", "moves", "bagged")
         print_json({**{name: getattr(found, name).reset_index().to_dict("records") for name in tables},
                     "together": found.together, "together_expected": found.together_expected, "loo": found.loo,
                     "verdict": found.verdict, "ok": found.ok})
@@ -155,6 +186,11 @@ def show_check(found: Check, as_json: bool = False) -> None:
     print_table(sensitivity_view(found), "What the runs have said")
     if len(found.robust):
         print_table(found.robust.reset_index(), "Posterior and cluster-robust spread, over (budget, r) cells")
+    if len(found.bagged):
+        counts = f"{found.bagged.attrs['resamples']} resamples, {found.bagged.attrs['unsound']} unsound left out"
+        print_table(found.bagged.reset_index(), f"Bagged posterior over (budget, r) cells: {counts}")
+    if len(found.moves):
+        _show_moves(found.moves)
     print_table(found.coverage, "Predictive intervals given all other runs")
     say(f"leave-one-out: elpd {found.loo['elpd']:.1f} ± {found.loo['se']:.1f}, effective parameters "
         f"{found.loo['p']:.1f}, {len(found.loo['bad'])} runs with Pareto k above 0.7")
@@ -162,6 +198,14 @@ def show_check(found: Check, as_json: bool = False) -> None:
         say(f"• {sentence}")
     say("nothing found against this interval" if found.ok else "read the points above before quoting an interval",
         "green" if found.ok else "bold yellow")
+
+
+def _show_moves(moves: pd.DataFrame, most: int = 4) -> None:
+    """The changes that move φ or Δφ most, of each kind."""
+    ranked = moves.assign(size=moves["in_sd"].abs()).sort_values("size", ascending=False)
+    shown = ranked.groupby("kind", sort=False).head(most).sort_values("kind", kind="stable")
+    print_table(shown[["kind", "without", "quantity", "change", "in_sd", "how"]].rename(columns={"in_sd": "in sd"}),
+                "What moves φ most")
 
 
 @contextmanager

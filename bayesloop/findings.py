@@ -16,8 +16,8 @@ from bayesloop.checks import Check, check
 from bayesloop.comparison import ANCHORED_BY_DEFINITION, compare, has_anchor
 from bayesloop.curves import probe_runs, probes_of, residuals, runs_of
 from bayesloop.decisions import equivalent
-from bayesloop.growth import growth
 from bayesloop.frontier import describe, solve
+from bayesloop.growth import growth
 from bayesloop.matched import matched_differences
 from bayesloop.posterior import PosteriorError, attribute, summarise
 from bayesloop.problems import RunsWarning

@@ -24,7 +24,7 @@ from bayesloop.identification import doubts
 from bayesloop.laws import Law, LawError
 from bayesloop.model import Model, build_model
 from bayesloop.runs import check_identifiable, fingerprint
-from bayesloop.sampling import STRETCH, Draws, Settings, quick_compile, run_nuts
+from bayesloop.sampling import STRETCH, Draws, Settings, one_by_one, quick_compile, run_nuts
 from bayesloop.schema import SCHEMA_VERSION
 
 STRICTER = (0.99, 12)  # target_accept_prob and max_tree_depth of the one retry, which also doubles both counts
@@ -150,7 +150,7 @@ def _simulator(model: Model, example: dict[str, Any], key: Any) -> Callable:
         return pointwise(loss, data["loss"]), loss.sample(key), model.log_prior(values)
 
     def many(values: dict, key: Any) -> tuple[Any, Any, dict]:
-        return jax.vmap(one)(values, jax.random.split(key, len(next(iter(values.values())))))
+        return one_by_one(one, values, jax.random.split(key, len(next(iter(values.values())))))
 
     return quick_compile(jax.jit(many).lower(example, key))
 

@@ -233,7 +233,7 @@ LAWS: dict[str, Law] = {law.name: law for law in (
         extra={"kappa": Prior("LogNormal", (-0.4, 0.5), "kappa = 1 is the additive law: 95 % in 0.25–1.8")}),
     Law("cross_recurrence", "L = E + P + Q + x P Q / E with P, Q the recurrence law's two terms", _cross,
         "measured: the Kaplan type's curvature in an easier form",
-        extra={"x": Prior("Normal", (0.0, 1.0), "x = 0 is the additive law, x = 1 the product of (1 + P/E) and (1 + Q/E); "
+        extra={"x": Prior("Normal", (0.0, 1.0), "x = 0 is the additive law, x = 1 the product E (1 + P/E) (1 + Q/E); "
                                             "x < 0: the terms overlap")}),
 )}
 

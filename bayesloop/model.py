@@ -17,7 +17,7 @@ import numpyro
 import pandas as pd
 
 from bayesloop.centring import Level
-from bayesloop.errors import ErrorModel, Place, get_errors
+from bayesloop.errors import ErrorModel, Place, get_errors, log_density
 from bayesloop.laws import Law, LawError, Prior, get_law, resolve_priors
 from bayesloop.layout import Layout
 from bayesloop.structures import Recipe, Structure, get_recipe, get_structure, mean_loss
@@ -103,13 +103,17 @@ class Model:
         return {name: self._elementwise(name, everything).log_prob(values[name]) for name in self.free}
 
     def __call__(self, data: Mapping[str, Any]) -> None:
-        """The NumPyro model."""
+        """The NumPyro model; an entry `weight` of the data, shape (run,), says how often each run counts."""
         values = self.fixed
         for name in self.free:
             if name not in ("E", "A", "B"):
                 values[name] = numpyro.sample(name, self.distribution(name, values))
         values.update(self._draw_level(values))
-        numpyro.sample("loss", self.predictive(values, data)[1], obs=data["loss"])
+        loss = self.predictive(values, data)[1]
+        if "weight" in data:  # refits to some of the runs
+            numpyro.factor("weighted", log_density(loss, data["loss"], data["weight"]))
+        else:
+            numpyro.sample("loss", loss, obs=data["loss"])
 
     def predictive(self, values: Mapping[str, Any], data: Mapping[str, Any]) -> tuple[Any, Any]:
         """Expected loss of the runs at one point of the parameter space, and the distribution of the observed loss.

@@ -15,8 +15,8 @@ import bayesloop
 from bayesloop import views
 from bayesloop.answer import QUESTION, answer, data_facts, fit_command, methods, prior_table
 from bayesloop.console import FORMATS
-from bayesloop.growth import DEFINITIONS
 from bayesloop.findings import Findings
+from bayesloop.growth import DEFINITIONS
 from bayesloop.posterior import attribute
 from bayesloop.wording import minus, percent
 

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import jax
 import numpy as np
+import pandas as pd
 import xarray as xr
 
-from bayesloop.curves import MAX_DRAWS, expected_loss, values_at
-from bayesloop.errors import get_errors
+from bayesloop.curves import MAX_DRAWS, expected_loss, runs_of, values_at
+from bayesloop.errors import Place, get_errors, given
 from bayesloop.laws import Design, get_law
+from bayesloop.layout import Layout
 from bayesloop.posterior import PosteriorError
+from bayesloop.sampling import one_by_one
 
 Posteriors = xr.DataTree | Sequence[xr.DataTree]
 
@@ -54,15 +59,19 @@ class Pool:
         """Logarithm of the effective parameter count, shape (draw, run)."""
         parts = []
         for post in self.posts:
-            values, law = values_at(post, design.r, probe), get_law(post.attrs["law"])
-            part = np.asarray(law.log_n_eff(values.get("phi"), design))
-            parts.append(np.broadcast_to(part, (max(map(len, values.values())), len(design.r))))
+            parts.append(_log_n_eff(post, design, values_at(post, design.r, probe)))
         return self._stacked(parts)
 
     def observed_loss(self, design: Design, probe: str | Sequence[str], seed: int = 0) -> np.ndarray:
-        """Losses that single runs of these designs would show: expected loss with the error model's scatter."""
+        """Losses that single runs of these designs would show: expected loss with the error model's scatter.
+
+        Where runs miss together, given what the runs that were fitted missed by; each design is of a budget of its own.
+        """
         parts = []
         for key, post in zip(jax.random.split(jax.random.key(seed), len(self.posts)), self.posts, strict=True):
+            if get_errors(post.attrs["errors"]).factor is not None:
+                parts.append(_observed_jointly(post, design, probe, key))
+                continue
             mean = expected_loss(post, design, probe)
             scatter = get_errors(post.attrs["errors"]).loss(mean, np.zeros(1), values_at(post, design.r, probe))
             parts.append(np.asarray(scatter.sample(key)))
@@ -79,6 +88,33 @@ class Pool:
     def _stacked(self, parts: list[np.ndarray]) -> np.ndarray:
         return np.concatenate([part[np.linspace(0, len(part) - 1, count).astype(int)]
                                for part, count in zip(parts, self.counts, strict=True)])
+
+
+def _log_n_eff(post: xr.DataTree, design: Design, values: dict[str, np.ndarray]) -> np.ndarray:
+    part = np.asarray(get_law(post.attrs["law"]).log_n_eff(values.get("phi"), design))
+    return np.broadcast_to(part, (max(map(len, values.values())), len(design.r)))
+
+
+def _observed_jointly(post: xr.DataTree, design: Design, probe: str | Sequence[str], key: Any) -> np.ndarray:
+    """Losses of new runs, each by itself, given those of the fitted runs, shape (draw, run)."""
+    names = ["probe", "r", "n_once", "n_rec", "tokens", "budget", "loss", "loss_se"]
+    seen = runs_of(post).reindex(columns=names)
+    new = pd.DataFrame({**design._asdict(), "budget": 10 * seen["budget"].max(), "loss": 1.0, "loss_se": np.nan,
+                        "probe": np.broadcast_to(np.asarray(probe, dtype=object), np.shape(design.r))})
+    both = pd.concat([seen, new[names]], ignore_index=True).astype({"r": int})
+    layout, errors = Layout.of(both), get_errors(post.attrs["errors"])
+    values = values_at(post, layout.design.r, list(both["probe"]))
+    mean = expected_loss(post, layout.design, list(both["probe"]))
+    own = {name: np.broadcast_to(values[name], (len(mean), values[name].shape[1])) for name in errors.priors}
+    counts = np.arange(len(both)) < len(seen)
+
+    def one(mean: Any, own: Any, log_n_eff: Any, key: Any) -> Any:
+        loss = errors.loss(mean, layout.log_se, own, Place.of(layout, log_n_eff))
+        return given(loss, layout.loss, counts.astype(float)).sample(key)[len(seen):]
+
+    keys = jax.random.split(key, len(mean))
+    return np.asarray(jax.jit(partial(one_by_one, one))(
+        mean, own, _log_n_eff(post, layout.design, values), keys))
 
 
 def pool(posts: Posteriors, weights: Sequence[float] | None = None, force: bool = False) -> Pool:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 import xarray as xr
+from typer.testing import CliRunner
 
+import bayesloop as bl
 from bayesloop.assumptions import compare_assumptions
+from bayesloop.cli import app
 from bayesloop.posterior import PosteriorError
+from bayesloop.structures import RECIPES
+from tests.conftest import GRID
 from tests.posteriors import grid, posterior
 
 PROBES = ("baseline", "truncated", "hyperconnections")
@@ -59,3 +67,57 @@ def test_posteriors_of_other_runs_are_refused() -> None:
     posts = [assumed("none", {}, 1.0, sha) for sha in "ab"]
     with pytest.raises(PosteriorError, match="on the same runs"):
         compare_assumptions(posts)
+
+
+def test_the_command_takes_posteriors(found, tmp_path: Path) -> None:
+    paths = [tmp_path / f"{i}.nc" for i in range(2)]
+    for post, path in zip(found.posts, paths, strict=True):
+        bl.save(post, path)
+    words = ["compare", *map(str, paths), "--assumptions"]
+    printed = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
+    assert {row["recipe"] for row in printed["assumptions"]} == {"none", "offset"}
+    assert printed["verdict"] == found.verdict
+    shown = CliRunner().invoke(app, words)
+    assert shown.exit_code == 0, shown.output
+    assert "Δφ, mean over r" in shown.output
+    refused = CliRunner().invoke(app, ["compare", str(paths[0]), str(GRID), "--assumptions"])
+    assert refused.exit_code == 1
+    assert "one table of runs" in refused.output
+
+
+def test_the_command_fits_a_table_under_each_assumption(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One law and three terms instead of four, with short chains: that everything is passed on and put together."""
+    from bayesloop import assumptions
+    short = partial(assumptions.fit, num_warmup=50, num_samples=50, num_chains=1)
+    asked = []
+
+    def fit(runs: object, **options: object) -> xr.DataTree:
+        asked.append((options["law"], options["phi"], options["recipe"], options["seed"]))
+        post = short(runs, **{**options, "law": "recurrence", "phi": "probe"})
+        post.attrs["converged"] = 1  # as if: 50 draws cannot
+        return post
+
+    monkeypatch.setattr(assumptions, "fit", fit)
+    monkeypatch.setattr(assumptions.compare_assumptions, "__defaults__",
+                        ("cross_recurrence", ("none", "looped_offset"), "baseline", 0.95, None))
+    result = CliRunner().invoke(app, ["compare", str(GRID), "--assumptions", "--where", "budget <= 4.7e17",
+                                      "--seed", "3", "--json"])
+    assert result.exit_code == 0, result.output
+    assert asked == [("cross_recurrence", "probe_r", recipe, 3) for recipe in ("none", "looped_offset")]
+    assert {row["recipe"] for row in json.loads(result.stdout)["assumptions"]} == {"none", "looped_offset"}
+
+
+@pytest.mark.parametrize("recipe", [pytest.param(name, marks=[] if name == "looped_both" else pytest.mark.slow)
+                                    for name in RECIPES if name != "none"])
+def test_every_recipe_term_is_sampled(recipe: str, tmp_path: Path) -> None:
+    """From the command line: its parameters come out for the probes they belong to, and finite."""
+    out = tmp_path / "p.nc"
+    result = CliRunner().invoke(app, ["fit", str(GRID), "--where", "budget <= 1e18", "--recipe", recipe, "--out",
+                                      str(out), "--num-warmup", "100", "--num-samples", "100", "--num-chains", "2"])
+    assert result.exit_code in (0, 3), result.output  # so few draws do not converge, and it says so
+    post = bl.load(out)
+    probes = list(PROBES) if recipe.startswith("looped") else list(PROBES[1:])
+    for name in RECIPES[recipe].priors:
+        assert list(post["posterior"][name]["recipe"].values) == probes
+        assert np.isfinite(post["posterior"][name]).all()
+        assert float(post["posterior"][name].std(("chain", "draw")).min()) > 0

@@ -66,3 +66,28 @@ def test_what_may_not_be_pooled():
             pool([good, good], weights)
     with pytest.raises(PosteriorError, match="no posterior given"):
         pool([])
+
+
+def missing_together(errors: str, **sizes: float):
+    post = posterior(grid(), n_draws=1000, errors=errors)
+    shape = post["posterior"]["E"].shape
+    post["posterior"] = post["posterior"].to_dataset().assign(
+        {name: (("chain", "draw"), np.full(shape, size)) for name, size in sizes.items()})
+    return post
+
+
+def test_a_new_budget_misses_by_its_own_amount():
+    """The runs fitted show no common miss, so a run of a new budget scatters by both sizes in quadrature."""
+    pooled = pool(missing_together("budget", sigma=0.003, sigma_budget=0.004))
+    design = design_of(grid())
+    relative = np.log(pooled.observed_loss(design, "baseline") / pooled.expected_loss(design, "baseline"))
+    np.testing.assert_allclose(relative.std(axis=0), 0.005, rtol=0.12)  # 1000 draws know it to 2 %, of 15 runs
+
+
+def test_a_smooth_misfit_is_known_where_runs_are_and_unknown_far_away():
+    pooled = pool(missing_together("smooth", sigma=0.001, sigma_smooth=0.01, length=1.1))
+    near, far = design_of(grid()), design_of(grid(budgets=(3e22,)))
+    spread = [np.log(pooled.observed_loss(design, "baseline") / pooled.expected_loss(design, "baseline")).std(axis=0)
+              for design in (near, far)]
+    assert spread[0].max() < 0.5 * spread[1].min()
+    np.testing.assert_allclose(spread[1], 0.01, rtol=0.15)
