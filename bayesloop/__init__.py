@@ -13,7 +13,7 @@ __version__ = "0.1.0"
 _HOME = {
     "read_runs": "runs", "select": "runs", "validate": "runs", "write_runs": "runs",
     "fit": "inference",
-    "save": "posterior", "load": "posterior",
+    "save": "posterior", "load": "posterior", "summarise": "posterior",
     "point_fit": "pointfit",
     "compare": "comparison", "compare_assumptions": "assumptions", "matched_differences": "matched",
     "held_out": "heldout",

@@ -101,7 +101,7 @@ def _profile(found: Findings, probe: str, rows: pd.DataFrame) -> str:
     if "r" in rows:
         return f"{probe} differs by Δφ = {_by_r(rows, 'delta_', '+')}, which no single Δφ describes"
     own = found.tables["matched"]
-    own = own[own["probe"] == probe]
+    own = own[(own["probe"] == probe) & (own["r"] > 1)]
     seen, alone = (", ".join(f"{1e3 * value:+.0f}" for value in own[name]) for name in ("corrected", "pure"))
     at = ", ".join(map(str, own["r"]))
     mean = "" if found.assumptions else f" (the posterior's mean Δφ: {alone})"  # else more is said of it

@@ -210,11 +210,15 @@ def _profile(probe: str, post: xr.DataTree, reference: str) -> list[tuple[str, b
 
 def _matched_sentence(probe: str, matched: pd.DataFrame) -> tuple[str, bool]:
     own = matched[(matched["probe"] == probe) & (matched["law"] == matched["law"].iloc[0])]
+    plain, own = own[own["r"] == 1], own[own["r"] > 1]
     at = ", ".join(str(r) for r in own["r"])
     seen = ", ".join(f"{1e3 * value:+.0f}" for value in own["corrected"])
     pure = ", ".join(f"{1e3 * value:+.0f}" for value in own["pure"])
     text = (f"{probe}: at equal budget, r and width, corrected for tokens, the loss changes by {seen} mnats at "
             f"r = {at}; the mean Δφ alone would change it by {pure}")
+    if len(plain):
+        text += (f"; at r = 1, where φ plays no part, it changes by {1e3 * plain['corrected'].iloc[0]:+.0f} "
+                 f"± {1e3 * plain['se'].iloc[0]:.0f} mnats")
     if len(own) < 2:
         return text, True
     first, last = own.iloc[0], own.iloc[-1]

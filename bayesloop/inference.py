@@ -63,7 +63,8 @@ def fit(runs: pd.DataFrame, law: str | Law = "recurrence", errors: str | ErrorMo
         Groups posterior, sample_stats, log_likelihood, log_prior, prior, prior_predictive, posterior_predictive,
         observed_data, constant_data; dims chain, draw, run, probe, r. The attributes carry law, priors, data hash,
         versions, seed, the verdict on convergence (`converged`: 1 or 0, `verdict`: a sentence) and `doubts`: what the
-        runs did not decide. A fit that has not converged is repeated once with a stricter sampler, and says so.
+        runs did not decide. A fit that has not converged, or has any divergence, is repeated once with a stricter
+        sampler, and says so.
 
     Raises
     ------
@@ -79,7 +80,7 @@ def fit(runs: pd.DataFrame, law: str | Law = "recurrence", errors: str | ErrorMo
     _check_sampling(settings, num_chains, seed)
     draws, convergence = _attempt(model, settings, num_chains, seed, progress)
     attempts = [convergence]
-    if not convergence.converged:
+    if not convergence.converged or convergence.divergences:
         stricter = (max(own, least) for own, least in zip((target_accept_prob, max_tree_depth), STRICTER, strict=True))
         settings = Settings(2 * num_warmup, 2 * num_samples, *stricter)  # type: ignore[arg-type]
         draws, convergence = _attempt(model, settings, num_chains, seed + 1, progress)

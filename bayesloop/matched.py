@@ -3,7 +3,7 @@
 Recipes may train on other amounts of tokens at equal budget (truncated backpropagation on about 1.3 times as many).
 What that alone would change is taken from a law, the only place where one enters; with posteriors of several laws
 every correction is shown. Beside the differences stands what another φ alone would do, by r: a recurrence that is
-worth more must help the more, the more recurrences there are.
+worth more must help the more, the more recurrences there are, and not at all at r = 1, where φ plays no part.
 """
 
 from __future__ import annotations
@@ -76,9 +76,8 @@ def _pairs(runs: pd.DataFrame, reference: str) -> pd.DataFrame:
     base = each[each["probe"] == reference].drop(columns="probe")
     others = each.loc[each["probe"] != reference, ["probe", *key, "tokens", "loss"]]
     pairs = base.merge(others, on=key, suffixes=("", "_probe"))
-    pairs = pairs[pairs["r"] > 1]
     if pairs.empty:
-        raise PosteriorError(f"no looped run of another probe has the budget, r and {width} of a run of {reference}; "
+        raise PosteriorError(f"no run of another probe has the budget, r and {width} of a run of {reference}; "
                              "matched differences need such pairs")
     order = {probe: place for place, probe in enumerate(dict.fromkeys(runs["probe"]))}
     return pairs.sort_values("probe", key=lambda names: names.map(order), kind="stable")

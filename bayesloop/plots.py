@@ -15,12 +15,13 @@ from matplotlib.figure import Figure
 from bayesloop.curves import probes_of, runs_of
 from bayesloop.plot_curves import curves_figure, plot_curves
 from bayesloop.plot_loss import plot_frontier, plot_iso_flop, plot_residuals, recurrences
+from bayesloop.plot_matched import plot_matched
 from bayesloop.plot_phi import plot_differences, plot_forest
 from bayesloop.style import COLUMN, PAGE, new_figure, probe_style, r_style, save_figure
 
 __all__ = ["COLUMN", "PAGE", "comparison_figure", "curves_figure", "figures", "file_name", "iso_flop_figure",
            "new_figure", "plot_curves", "plot_differences", "plot_forest", "plot_frontier", "plot_iso_flop",
-           "plot_residuals", "probe_style", "r_style", "recurrences", "save_figure"]
+           "plot_matched", "plot_residuals", "probe_style", "r_style", "recurrences", "save_figure"]
 
 
 def figures(post: xr.DataTree, reference: str = "baseline", rope: tuple[float, float] | None = None,

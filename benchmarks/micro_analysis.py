@@ -17,7 +17,7 @@ import xarray as xr
 
 import bayesloop as bl
 from bayesloop.curves import parabola_minimum, residuals
-from bayesloop.plots import iso_flop_figure
+from bayesloop.plots import PAGE, iso_flop_figure, new_figure, plot_matched, save_figure
 from benchmarks.micro_design import PROBES, fit, log_loss
 
 CELL = ["budget", "r", "width"]
@@ -30,26 +30,6 @@ def complete(runs: pd.DataFrame) -> pd.DataFrame:
     runs = runs[runs["seed"] == SEED]
     found = runs.groupby(["probe", "budget", "width"])["run_id"].transform("size")
     return runs[found == runs["probe"].map(PLANNED)].reset_index(drop=True)
-
-
-def matched(runs: pd.DataFrame, probe: str, post: xr.DataTree) -> pd.DataFrame:
-    """Loss of a probe minus the baseline's at equal budget, r and width, in nats: as observed, and at equal tokens.
-
-    The law's token term B tokens^(−beta) of `post` says what the difference in tokens is worth.
-    """
-    both = runs[runs["probe"] == probe].merge(runs[runs["probe"] == "baseline"], on=CELL, suffixes=("", "_base"))
-    draws = post["posterior"].to_dataset().stack(sample=("chain", "draw"))
-    rate, beta = draws["B"].to_numpy()[:, None], draws["beta"].to_numpy()[:, None]
-    worth = rate * (both["tokens"].to_numpy(float) ** -beta - both["tokens_base"].to_numpy(float) ** -beta)
-    raw = both["loss"] - both["loss_base"]
-    return both[CELL].assign(raw=raw, corrected=raw - worth.mean(axis=0))
-
-
-def by_r(differences: pd.DataFrame) -> pd.DataFrame:
-    """Mean differences by r, the standard error of the corrected one over cells, and how many cells there are."""
-    groups = differences.groupby("r")
-    return pd.DataFrame({"raw": groups["raw"].mean(), "corrected": groups["corrected"].mean(),
-                         "se": groups["corrected"].sem(), "cells": groups.size()})
 
 
 def recipe_fit(runs: pd.DataFrame, recipe: bool) -> dict[str, tuple[float, float]]:
@@ -108,6 +88,25 @@ def show_phi(runs: pd.DataFrame, label: str, seed: int) -> xr.DataTree:
     return post
 
 
+def show_chinchilla(runs: pd.DataFrame, label: str, seed: int) -> None:
+    """Sample the law without recurrence on the runs of one r."""
+    post = bl.fit(runs, law="chinchilla", num_warmup=500, num_samples=500, seed=seed)
+    told = ", ".join(f"{name} {row['mean']:.3g} ± {row['sd']:.2g}" for name, row in bl.summarise(post).iterrows())
+    print(f"{label}: {told}; {'converged' if post.attrs['converged'] else post.attrs['verdict']}")
+
+
+def show_matched(post: xr.DataTree, out: Path) -> None:
+    """Matched differences by r, as a table and beside those of the published runs as a figure."""
+    table = bl.matched_differences(post)
+    print("\nloss minus baseline at equal budget, r and width, nats per byte; corrected: at equal tokens")
+    print(table.drop(columns=["law", "recipe"]).round(4).to_string(index=False))
+    published = bl.fit(bl.select(bl.read_runs("data/paper_grid.csv"), "budget <= 4.64e18"))
+    figure, (left, right) = new_figure(2, width=PAGE, height=2.9)
+    plot_matched(left, bl.matched_differences(published)).set_title("published runs, to 4.64e18 FLOP")
+    plot_matched(right, table, "mnats per byte").set_title("this repository's grid, to 8.5e11 FLOP")
+    save_figure(figure, out / "matched")
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the analysis and print it; figures go to `--out`."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -124,11 +123,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     print("\niso-FLOP optima")
     show_optima(runs)
     options.out.mkdir(parents=True, exist_ok=True)
-    baseline = show_phi(bl.select(runs, "probe == 'baseline'"), "baseline, all budgets", options.seed)
-    for probe in PROBES[1:]:
-        if (runs["probe"] == probe).any():
-            print(f"\n{probe} − baseline, nats per byte at equal budget, r, width")
-            print(by_r(matched(runs, probe, baseline)).round(4).to_string())
+    show_phi(bl.select(runs, "probe == 'baseline'"), "baseline, all budgets", options.seed)
+    for r in sorted(set(runs["r"])):
+        own = bl.select(runs, f"probe == 'baseline' and r == {r}")
+        show_chinchilla(own, f"baseline, r = {r} by itself", options.seed)
     shared = runs.loc[runs["probe"] == "hyperconnections", "budget"].unique()
     common = bl.select(runs, f"budget in {sorted(map(float, shared))}")
     without = bl.select(common, "probe != 'hyperconnections' or r > 1")
@@ -138,8 +136,9 @@ def main(argv: Sequence[str] | None = None) -> None:
             text = "  ".join(f"{k} {m:+.3f} ± {s:.3f}" for k, (m, s) in recipe_fit(table, recipe).items())
             print(f"mode{', recipe factor on hyperconnections' if recipe else ''}: {text}")
         if label == "with":
+            show_matched(post, options.out)
             for probe in sorted(set(common["probe"])):
-                iso_flop_figure(post, probe).savefig(options.out / f"iso_flop_{probe}.svg")
+                save_figure(iso_flop_figure(post, probe), options.out / f"iso_flop_{probe}")
 
 
 if __name__ == "__main__":

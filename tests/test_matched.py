@@ -56,10 +56,21 @@ def test_every_posterior_corrects_and_one_of_the_baseline_alone_predicts_nothing
     assert found["pure"].isna().tolist() == [False, False, True, True]
 
 
+def test_at_one_recurrence_a_recipe_is_seen_without_phi() -> None:
+    """A recipe with r = 1 runs of its own: what it does there is told, and no φ can have done it."""
+    runs = shifted()
+    own = runs[(runs["probe"] == "baseline") & (runs["r"] == 1)].assign(probe="hyperconnections")
+    own["loss"] += SHIFT / 4
+    found = matched_differences(posterior(pd.concat([runs, own], ignore_index=True))).set_index("r")
+    assert list(found.index) == [1, 2, 4]
+    assert found.loc[1, "corrected"] == pytest.approx(SHIFT / 4, abs=1e-6)
+    assert found.loc[1, "pure"] == 0
+
+
 def test_runs_that_cannot_be_matched_are_refused(post: xr.DataTree) -> None:
     with pytest.raises(PosteriorError, match="give columns `budget` and `width`"):
         matched_differences(posterior(shifted().drop(columns="width")))
     odd = shifted()
     odd.loc[odd["probe"] == "hyperconnections", "width"] += 64
-    with pytest.raises(PosteriorError, match="no looped run of another probe"):
+    with pytest.raises(PosteriorError, match="no run of another probe"):
         matched_differences(posterior(odd))
