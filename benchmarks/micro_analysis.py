@@ -77,14 +77,14 @@ def show_seeds(runs: pd.DataFrame) -> None:
         print(f"seeds: {len(cells)} cells, {cells['size'].sum()} runs, sd of log loss {pooled:.4f}\n")
 
 
-def show_phi(runs: pd.DataFrame, label: str, seed: int) -> xr.DataTree:
-    """Sample the law with one φ per probe and print φ and Δφ."""
-    post = bl.fit(runs, num_warmup=500, num_samples=500, seed=seed)
+def show_phi(runs: pd.DataFrame, label: str, seed: int, **options: str) -> xr.DataTree:
+    """Sample the law, with one φ per probe unless told otherwise, and print φ and Δφ."""
+    post = bl.fit(runs, num_warmup=500, num_samples=500, seed=seed, **options)
     rmse = float(np.sqrt((residuals(post)["residual"] ** 2).mean()))
     print(f"\n{label}: {len(runs)} runs, {post.attrs['verdict']}, RMSE {rmse:.4f}")
     if post.attrs["converged"]:
-        columns = ["probe", "mean", "sd", "delta_mean", "delta_sd", "p_positive"]
-        print(bl.compare(post)[columns].round(3).to_string(index=False))
+        columns = ["probe", "r", "mean", "sd", "delta_mean", "delta_sd", "p_positive"]
+        print(bl.compare(post).reindex(columns=columns).dropna(axis=1, how="all").round(3).to_string(index=False))
     return post
 
 
@@ -102,8 +102,8 @@ def show_matched(post: xr.DataTree, out: Path) -> None:
     print(table.drop(columns=["law", "recipe"]).round(4).to_string(index=False))
     published = bl.fit(bl.select(bl.read_runs("data/paper_grid.csv"), "budget <= 4.64e18"))
     figure, (left, right) = new_figure(2, width=PAGE, height=2.9)
-    plot_matched(left, bl.matched_differences(published)).set_title("published runs, to 4.64e18 FLOP")
-    plot_matched(right, table, "mnats per byte").set_title("this repository's grid, to 8.5e11 FLOP")
+    plot_matched(left, bl.matched_differences(published)).set_title("published runs", fontsize=9)
+    plot_matched(right, table, "mnats per byte").set_title("this repository's small grid", fontsize=9)
     save_figure(figure, out / "matched")
 
 
@@ -136,6 +136,9 @@ def main(argv: Sequence[str] | None = None) -> None:
             text = "  ".join(f"{k} {m:+.3f} ± {s:.3f}" for k, (m, s) in recipe_fit(table, recipe).items())
             print(f"mode{', recipe factor on hyperconnections' if recipe else ''}: {text}")
         if label == "with":
+            for recipe in ("none", "data_factor"):
+                show_phi(table, f"the same, φ by r, Kaplan type, recipe term {recipe}", options.seed,
+                         law="kaplan_recurrence", phi="probe_r", recipe=recipe)
             show_matched(post, options.out)
             for probe in sorted(set(common["probe"])):
                 save_figure(iso_flop_figure(post, probe), options.out / f"iso_flop_{probe}")

@@ -93,12 +93,28 @@ def test_the_table_is_read_without_an_exclusion(trained: list[Run]) -> None:
 
 
 def test_the_readme_gives_the_matched_differences_of_the_file(trained: list[Run]) -> None:
-    """Hyperconnections − baseline at the lowest budget, mean over widths, from the file alone."""
-    loss = {(run.attrs["probe"], run.attrs["r"], run.attrs["width"]): run.attrs["loss"] for run in trained
-            if run.attrs["seed"] == SEED and run.attrs["budget"] == 1.2e11}
+    """Loss minus the baseline's, mean over budgets and widths, from the file alone."""
+    loss = {(run.attrs["probe"], run.attrs["r"], run.attrs["budget"], run.attrs["width"]): run.attrs["loss"]
+            for run in trained if run.attrs["seed"] == SEED}
     text = (FILE.parent / "README.md").read_text()
-    said = dict(re.findall(r"^\| ([1248]) \| (−0\.\d{3}) ± 0\.\d{3} \|", text, re.M))
-    assert set(said) == {"1", "2", "4", "8"}
-    for r, number in said.items():
-        found = [loss["hyperconnections", int(r), d] - loss["baseline", int(r), d] for d in (8, 16, 24, 32)]
-        assert float(number.replace("−", "-")) == pytest.approx(np.mean(found), abs=0.0006)
+    rows = [[cell.strip() for cell in line.strip("|").split("|")]
+            for line in re.findall(r"^\| [1248] \|.*\|$", text, re.M)]
+    assert [row[0] for row in rows] == ["1", "2", "4", "8"]
+    for r, hyper, _, _, truncated, _ in rows:
+        for probe, number in (("hyperconnections", hyper), ("truncated", truncated)):
+            found = [value - loss["baseline", *key[1:]] for key, value in loss.items() if key[:2] == (probe, int(r))]
+            assert len(found) == (12 if number else 0)
+            if number:
+                assert float(number.replace("−", "-")) == pytest.approx(np.mean(found), abs=0.0011)
+
+
+def test_the_readme_gives_the_scatter_between_seeds(trained: list[Run]) -> None:
+    cells: dict[tuple, list[float]] = {}
+    for run in trained:
+        key = tuple(run.attrs[name] for name in ("probe", "budget", "width", "r"))
+        cells.setdefault(key, []).append(np.log(run.attrs["loss"]))
+    repeated = [values for values in cells.values() if len(values) > 1]
+    said = re.search(r"sd of log loss (0\.\d+) over four cells", (FILE.parent / "README.md").read_text())
+    assert said
+    assert len(repeated) == 4
+    assert float(said[1]) == pytest.approx(np.sqrt(np.mean([np.var(v, ddof=1) for v in repeated])), abs=0.0001)
