@@ -12,7 +12,7 @@ demo: .venv/bayesloop
 test: .venv/all
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest tests --ignore tests/training -m "not slow"
+	$(BIN)/python -m pytest tests --ignore tests/training -m "not slow" -n 2 --dist loadfile
 	$(BIN)/python -m pytest tests/training -m "not slow"
 	$(BIN)/python -m pytest tests --ignore tests/training -m slow
 	$(BIN)/python -m pytest tests/training -m slow
@@ -22,7 +22,7 @@ test: .venv/all
 fast: .venv/all
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest tests --ignore tests/training -m "not slow"
+	$(BIN)/python -m pytest tests --ignore tests/training -m "not slow" -n 2 --dist loadfile
 	$(BIN)/python -m pytest tests/training -m "not slow"
 
 # The API reference, from the docstrings; what pdoc warns about is an error.
