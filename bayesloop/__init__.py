@@ -17,7 +17,7 @@ _HOME = {
     "point_fit": "pointfit",
     "compare": "comparison", "compare_assumptions": "assumptions", "matched_differences": "matched",
     "held_out": "heldout",
-    "check": "checks", "robust_intervals": "robust", "sensitivity": "sensitivity",
+    "check": "checks", "robust_intervals": "robust", "sensitivity": "influence",
     "predict": "decisions", "equivalent": "decisions", "optimum": "frontier", "exponents": "growth",
     "plan": "planning", "cheapest": "planning", "rank": "planning", "design_runs": "designs",
     "report": "reporting",

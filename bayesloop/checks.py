@@ -15,10 +15,10 @@ from arviz_stats import loo, loo_pit, psense_summary
 
 from bayesloop.curves import residuals
 from bayesloop.errors import get_errors
+from bayesloop.influence import MAX_K, Sensitivity, sensitivity
 from bayesloop.posterior import PosteriorError, summarise
 from bayesloop.robust import robust_intervals
 from bayesloop.selection import ANCHOR
-from bayesloop.sensitivity import MAX_K, Sensitivity, sensitivity
 
 PRIOR_DOMINATED = 0.5  # share of the prior's standard deviation left, from which the runs have said little
 SENSITIVE = 0.05  # power-scaling sensitivity that counts (arXiv 2107.14054)

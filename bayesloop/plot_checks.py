@@ -16,9 +16,9 @@ from matplotlib.lines import Line2D
 from scipy import stats
 
 from bayesloop.curves import probes_of, runs_of
+from bayesloop.influence import MAX_K
 from bayesloop.plot_loss import plot_residuals
 from bayesloop.posterior import PosteriorError
-from bayesloop.sensitivity import MAX_K
 from bayesloop.style import ALERT, FAINT, INK, PAGE, add_legend, new_figure, probe_style, save_figure, styled
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 import bayesloop as bl
 from bayesloop import sensitivity as module
 from bayesloop.cli import app
+from bayesloop.influence import sensitivity
 from bayesloop.plot_checks import plot_moves, plot_pit
 from bayesloop.posterior import PosteriorError
-from bayesloop.sensitivity import sensitivity
 from bayesloop.style import new_figure
 
 
