@@ -82,3 +82,12 @@ def test_rows_do_not_look_like_copies_while_their_columns_are_unknown() -> None:
     report = bl.validate(DATA / "example_wandb.csv")
     assert not report.ok
     assert report.excluded == []
+
+
+@pytest.mark.slow
+def test_a_law_with_one_more_parameter_moves_little_and_says_that_its_prior_rules(results: tuple) -> None:
+    folder, _ = results
+    posts = [bl.load(folder / name) for name in ("post.nc", "cross.nc")]
+    phi = [float(post["posterior"]["phi"].mean()) for post in posts]
+    assert phi[1] == pytest.approx(phi[0], abs=0.01)
+    assert any(doubt.startswith("prior-dominated") and " x (" in doubt for doubt in attribute(posts[1], "doubts"))
