@@ -11,7 +11,7 @@ import xarray as xr
 from typer.testing import CliRunner
 
 import bayesloop as bl
-from bayesloop import sensitivity as module
+from bayesloop import influence as module
 from bayesloop.cli import app
 from bayesloop.influence import sensitivity
 from bayesloop.plot_checks import plot_moves, plot_pit
