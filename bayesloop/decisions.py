@@ -17,6 +17,7 @@ from bayesloop.pooling import Pool, Posteriors, pool
 from bayesloop.posterior import PosteriorError
 from bayesloop.problems import near
 from bayesloop.selection import ANCHOR
+from bayesloop.structures import get_recipe
 
 
 def predict(post: Posteriors, configs: pd.DataFrame | Mapping[str, Any], weights: Sequence[float] | None = None,
@@ -165,12 +166,14 @@ def equivalent(post: Posteriors, r: int | Sequence[int], width: float | Sequence
     Raises
     ------
     PosteriorError
-        If the law has no φ, the probe is unknown, or neither or both sizes are given.
+        If the law has no φ, the probe is unknown, neither or both sizes are given, or a recipe term or a trend of φ
+        makes the size depend on the tokens.
     ArchitectureError
         If r does not divide the looped layers.
     """
     pooled = pool(post, weights, force)
     check_probe(pooled, probe)
+    _check_one_size(pooled, probe)
     if (width is None) == (plain_size is None):
         raise PosteriorError("give the size either as width or as plain_size, that of the same-width r = 1 model")
     sizes = np.atleast_1d(np.asarray(width if plain_size is None else plain_size, float))
@@ -185,6 +188,18 @@ def equivalent(post: Posteriors, r: int | Sequence[int], width: float | Sequence
     table = pd.DataFrame(rows)
     table.attrs = {"prob": prob, "probe": probe, "notes": _notes(pooled, probe)}
     return table
+
+
+def _check_one_size(pooled: Pool, probe: str) -> None:
+    """Refuse a model whose looped runs perform like another size at every number of tokens."""
+    for post in pooled.posts:
+        recipe = get_recipe(post.attrs.get("recipe", "none"))
+        if recipe.priors and (recipe.looped or probe != ANCHOR):
+            raise PosteriorError(f"under the recipe term {recipe.name!r} no one plain size performs like a looped "
+                                 f"model of {probe}: it depends on the tokens; predict both losses, or use a fit without it")
+        if post.attrs.get("phi") == "trend":
+            raise PosteriorError("with φ that moves with compute no one plain size performs like a looped model: it "
+                                 "depends on the tokens; predict both losses, or use a fit with phi='probe'")
 
 
 def _notes(pooled: Pool, probe: str) -> list[str]:

@@ -29,6 +29,9 @@ RECIPE = Prior("Normal", (0.0, 0.2), "a recipe multiplies the data term by 0.67�
                                      "hyperconnections of arXiv 2604.21106")
 
 
+PLANNED_PHI, PLANNED_ERRORS = ("one", "probe", "probe_r"), ("normal", "student_t")
+
+
 @dataclass(frozen=True)
 class Information:
     """Sensitivities of runs at posterior draws.
@@ -80,6 +83,20 @@ class Information:
         return np.einsum("i,dij,j->d", target, self.covariance(used), target)
 
 
+def _check_modelled(post: xr.DataTree) -> None:
+    """Refuse what would otherwise be left out of the plan in silence."""
+    recipe, phi, errors = (str(post.attrs.get(*pair)) for pair in (("recipe", "none"), ("phi", "probe"),
+                                                                   ("errors", "normal")))
+    if recipe != "none":
+        raise PosteriorError(f"planning does not know the posterior's recipe term {recipe!r}; fit without one and name "
+                             "the recipes that may have an effect (recipes=, or --recipe)")
+    if phi not in PLANNED_PHI:
+        raise PosteriorError(f"planning does not know φ structure {phi!r}; fit with one of {', '.join(PLANNED_PHI)}")
+    if errors not in PLANNED_ERRORS:
+        raise PosteriorError(f"planning takes runs that miss independently, but the posterior's errors are "
+                             f"{errors!r}; fit with one of {', '.join(PLANNED_ERRORS)} and allow for the rest by scatter= (--scatter)")
+
+
 def information(post: xr.DataTree, runs: pd.DataFrame, recipes: Sequence[str] = (), like: str | None = None,
                 shift: float = 0.0, scatter: float | None = None, n_draws: int = N_DRAWS) -> Information:
     """Sensitivities of runs, trained or planned, at draws of a posterior.
@@ -107,11 +124,13 @@ def information(post: xr.DataTree, runs: pd.DataFrame, recipes: Sequence[str] = 
     Raises
     ------
     PosteriorError
-        If the posterior's law has no φ, or its probes were fitted apart.
+        If the posterior's law has no φ, its probes were fitted apart, or it has a recipe term, a structure of φ or an
+        error model that planning does not know.
     """
     law = get_law(post.attrs["law"])
     if not law.looped or post.attrs.get("share") == "none":
         raise PosteriorError("planning needs a posterior of a law with φ whose probes share the law (share='law')")
+    _check_modelled(post)
     draws = post["posterior"].to_dataset().stack(sample=("chain", "draw"))
     total = draws.sizes["sample"]
     draws = draws.isel(sample=np.linspace(0, total - 1, min(n_draws, total)).astype(int))

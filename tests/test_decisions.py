@@ -12,6 +12,7 @@ from bayesloop.architecture import ArchitectureError, iso_depth
 from bayesloop.decisions import equivalent, predict
 from bayesloop.pointposterior import as_posterior
 from bayesloop.posterior import PosteriorError
+from bayesloop.structures import RECIPES
 from tests.posteriors import grid, posterior
 
 
@@ -113,6 +114,17 @@ def test_equivalent_size_against_the_formula(post: xr.DataTree) -> None:
     assert table["n_equivalent_lower"][3] == pytest.approx(np.quantile(expected, 0.025), rel=1e-9)
     assert "no r = 1 run of this recipe" in table.attrs["notes"][0]
     assert equivalent(post, 2, width=512).attrs["notes"] == []
+
+
+@pytest.mark.parametrize("attrs", [
+    *({"recipe": name} for name in RECIPES if name != "none"), {"phi": "trend"}], ids=str)
+def test_no_one_equivalent_size_where_it_depends_on_tokens(attrs: dict[str, str]) -> None:
+    post = posterior(grid(("baseline", "hyperconnections")), **attrs)
+    with pytest.raises(PosteriorError, match="depends on the tokens"):
+        equivalent(post, 2, width=512, probe="hyperconnections")
+    if attrs.get("recipe", "looped").startswith("looped"):
+        return
+    assert len(equivalent(post, 2, width=512)) == 1  # the recipe's effect is not the baseline's
 
 
 @pytest.mark.parametrize(("more", "message"), [

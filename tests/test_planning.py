@@ -16,9 +16,11 @@ from scipy.stats import norm
 
 import bayesloop as bl
 from bayesloop.designs import DesignError, design_runs, gpu_hours, read_design
+from bayesloop.errors import ERRORS
 from bayesloop.information import information
 from bayesloop.planning import cheapest, plan, rank, refit
 from bayesloop.posterior import PosteriorError
+from bayesloop.structures import RECIPES
 from tests.posteriors import PHI, TRUTH, grid, law, posterior
 
 PRIORS = ('{"E": "LogNormal(0.4, 0.5)", "A": "LogNormal(4.6, 1.5)", "B": "LogNormal(6.9, 2.0)", '
@@ -220,6 +222,14 @@ def test_posteriors_that_cannot_be_planned_with() -> None:
         plan(posterior(runs, priors=PRIORS, share="none"))
     with pytest.raises(PosteriorError, match="law with φ"):
         plan(posterior(runs, priors=PRIORS, law="chinchilla"))
+
+
+@pytest.mark.parametrize("attrs", [
+    *({"recipe": name} for name in RECIPES if name != "none"), {"phi": "trend"}, {"phi": "probe_r_pooled"},
+    *({"errors": name} for name, model in ERRORS.items() if model.factor)], ids=str)
+def test_what_a_plan_would_leave_out_is_refused(attrs: dict[str, str]) -> None:
+    with pytest.raises(PosteriorError, match=f"planning .*{next(iter(attrs.values()))!r}"):
+        plan(posterior(grid(), priors=PRIORS, **attrs))
 
 
 @pytest.mark.parametrize("dims", [(), ("probe", "r")])
