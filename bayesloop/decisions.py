@@ -196,7 +196,8 @@ def _check_one_size(pooled: Pool, probe: str) -> None:
         recipe = get_recipe(post.attrs.get("recipe", "none"))
         if recipe.priors and (recipe.looped or probe != ANCHOR):
             raise PosteriorError(f"under the recipe term {recipe.name!r} no one plain size performs like a looped "
-                                 f"model of {probe}: it depends on the tokens; predict both losses, or use a fit without it")
+                                 f"model of {probe}: it depends on the tokens; predict both losses, or use a fit "
+                                 "without it")
         if post.attrs.get("phi") == "trend":
             raise PosteriorError("with φ that moves with compute no one plain size performs like a looped model: it "
                                  "depends on the tokens; predict both losses, or use a fit with phi='probe'")

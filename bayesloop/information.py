@@ -94,7 +94,8 @@ def _check_modelled(post: xr.DataTree) -> None:
         raise PosteriorError(f"planning does not know φ structure {phi!r}; fit with one of {', '.join(PLANNED_PHI)}")
     if errors not in PLANNED_ERRORS:
         raise PosteriorError(f"planning takes runs that miss independently, but the posterior's errors are "
-                             f"{errors!r}; fit with one of {', '.join(PLANNED_ERRORS)} and allow for the rest by scatter= (--scatter)")
+                             f"{errors!r}; fit with one of {', '.join(PLANNED_ERRORS)} and allow for the rest by "
+                             "scatter= (--scatter)")
 
 
 def information(post: xr.DataTree, runs: pd.DataFrame, recipes: Sequence[str] = (), like: str | None = None,
