@@ -56,14 +56,18 @@ def _first(found: Findings) -> str:
 
 def _interval(found: Findings, row: pd.Series, name: str) -> str:
     """The interval, and the robust one where there is one."""
-    return f"{percent(found.prob)} interval [{row['lower']:.2f}, {row['upper']:.2f}]{_robust(found, name)}"
+    return (f"{percent(found.prob)} interval [{row['lower']:.2f}, {row['upper']:.2f}]"
+            f"{_robust(found, name, row['lower'], row['upper'])}")
 
 
-def _robust(found: Findings, name: str) -> str:
+def _robust(found: Findings, name: str, lower: float, upper: float) -> str:
+    """The robust interval where it is the wider one."""
     robust = found.check.robust
     if not len(robust) or name not in robust.index:
         return ""
     own = robust.loc[name]
+    if own["upper"] - own["lower"] <= upper - lower:  # few cells can scatter little by chance
+        return ""
     return f"; [{own['lower']:.2f}, {own['upper']:.2f}] if runs of one budget and r may miss together"
 
 
@@ -84,7 +88,8 @@ def _other(found: Findings, probe: str) -> str:
     else:
         row = rows.iloc[-1]
         text = (f"{probe} differs by Δφ = {row['delta_mean']:+.2f} ± {row['delta_sd']:.2f} ({percent(found.prob)} "
-                f"interval [{row['delta_lower']:+.2f}, {row['delta_upper']:+.2f}]{_robust(found, f'Δφ[{probe}]')})")
+                f"interval [{row['delta_lower']:+.2f}, {row['delta_upper']:+.2f}]"
+                f"{_robust(found, f'Δφ[{probe}]', row['delta_lower'], row['delta_upper'])})")
     if found.assumptions:
         own = found.assumptions.table
         under = own.loc[(own["probe"] == probe) & (own["r"] == OVER_R), "delta_mean"]

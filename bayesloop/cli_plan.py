@@ -36,7 +36,7 @@ INDEPENDENT = ("these intervals assume that runs miss the law independently, but
 
 @command
 def plan(posterior: Annotated[Path, typer.Argument(help="Posterior file: what is known now.")],
-         design: Annotated[Path | None, typer.Option(help="Planned runs: TOML with [[runs]], or a table.")] = None,
+         design: Annotated[Path | None, typer.Option(help=r"Planned runs: TOML with \[\[runs]], or a table.")] = None,
          budget: Annotated[str | None, typer.Option(help=f"Budgets of planned runs, FLOP. {Several}")] = None,
          size: Annotated[str | None, typer.Option(help=f"Their sizes, 64 features each. {Several}")] = None,
          width: Annotated[str | None, typer.Option(help=f"Their widths, in place of sizes. {Several}")] = None,

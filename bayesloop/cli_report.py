@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 @command
 def report(source: Annotated[Path, typer.Argument(metavar="RUNS_OR_POSTERIOR", help=(
                "Posterior file (.nc), or a table of runs, which is fitted first by the defaults of `bayesloop fit`."))],
-           out_: Annotated[Path, typer.Option("--out", help="Folder of the report; one that stands there is replaced.")]
+           out_: Annotated[Path, typer.Option("--out", help=(
+               "Folder of the report; an older report's files are replaced, others stay."))]
            = Path("report"),
            reference: Annotated[str | None, typer.Option(
                help="Probe that differences are taken from; default: the baseline, or the first.")] = None,

@@ -138,7 +138,7 @@ def _notes(posts: list[xr.DataTree], phi: Mapping[str, Any], reference: str) -> 
     for post in posts:
         for probe in map(str, post["posterior"].to_dataset()["phi"]["probe"].to_numpy()):
             own, adjusted = has_anchor(post, probe), post.attrs.get("recipe", "none") != "none"
-            if probe not in (reference, ANCHOR, *ANCHORED_BY_DEFINITION) and not (own and adjusted):
+            if probe not in (ANCHOR, *ANCHORED_BY_DEFINITION) and not (own and adjusted):
                 notes.append(f"{probe}: " + (_OWN_ANCHOR if own else _TOLD_BY_SHAPE if adjusted else _BORROWED_ANCHOR))
         notes += json.loads(post.attrs.get("doubts", "[]"))
     return list(dict.fromkeys(notes))

@@ -28,6 +28,7 @@ RECIPES: dict[str, dict[str, Any]] = {  # arXiv 2604.21106, the iso-depth grid a
 }
 KV_BYTES = 2  # a key or value in 16 bits
 MAX_WIDTH = 2**20
+OTHER_MODELS = "the models that are assumed"
 SAME_COUNTS = 0.03  # an injection or its place changes them by less, a layer by more
 
 
@@ -208,18 +209,30 @@ def recipe_of(runs: pd.DataFrame, probe: str) -> dict[str, Any]:
 
 def _compare_counts(family: Family, runs: pd.DataFrame) -> None:
     """Doubt a family whose models are not those that were run."""
-    if "width" not in runs:
-        return
-    for r, own in runs[runs["width"] > 0].groupby("r"):
+    for r, own in runs.groupby("r"):
         run = own.iloc[0]
-        try:
-            made = sum(family.sizes(int(run["width"]), int(str(r))))
-        except ArchitectureError as error:
-            made, reason = np.nan, f": {error}"
-        else:
-            reason = f" would have {made:.4g} parameters, but has {run['n_once'] + run['n_rec']:.4g}"
-        if not abs(made / (run["n_once"] + run["n_rec"]) - 1) < SAME_COUNTS:
-            warnings.warn(f"the models that are assumed (depth {family.depth}, {family.ends} layers at each end) are "
-                          f"not those that were run: r = {r}, width {run['width']:g}{reason}; give depth, ends and "
-                          "head_dim (--model)", RunsWarning, stacklevel=2)
+        fault = _other_model(family, run, int(str(r)))
+        if fault:
+            warnings.warn(f"{OTHER_MODELS} (depth {family.depth}, {family.ends} layers at each end) are "
+                          f"not those that were run: r = {r}{fault}; give depth, ends and head_dim (--model)",
+                          RunsWarning, stacklevel=3)
             return
+
+
+def _other_model(family: Family, run: pd.Series, r: int) -> str:
+    """How the family's model differs from a run: in its count at the run's width, or, without one, in its parts."""
+    total = run["n_once"] + run["n_rec"]
+    if run.get("width", -1) > 0:
+        try:
+            made = sum(family.sizes(int(run["width"]), r))
+        except ArchitectureError as error:
+            return f", width {run['width']:g}: {error}"
+        return "" if abs(made / total - 1) < SAME_COUNTS else (
+            f", width {run['width']:g} would have {made:.4g} parameters, but has {total:.4g}")
+    try:
+        made = float(family.counts(family.width_of(total, r), r)[0])
+    except ArchitectureError as error:
+        return f": {error}"
+    # at r = 1 all may stand in n_rec, and says nothing
+    return "" if r == 1 or abs(made - run["n_once"]) < SAME_COUNTS * total else (
+        f" of {total:.4g} parameters would run {made:.4g} of them once, but runs {run['n_once']:.4g}")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +17,7 @@ from bayesloop.checks import Check, check
 from bayesloop.comparison import ANCHORED_BY_DEFINITION, compare, has_anchor
 from bayesloop.curves import probe_runs, probes_of, residuals, runs_of
 from bayesloop.decisions import equivalent
+from bayesloop.family import OTHER_MODELS
 from bayesloop.frontier import describe, solve
 from bayesloop.growth import growth
 from bayesloop.matched import matched_differences
@@ -183,8 +185,16 @@ def _doubt_differences(found: Findings) -> None:
             holds, sentence = under_assumptions(found.assumptions.table, probe)
             if not holds:
                 found.undecided[probe] = sentence
-        if not has_anchor(found.post, probe) and probe not in (ANCHOR, *ANCHORED_BY_DEFINITION):
-            found.unanchored.append(probe)
+    found.unanchored.extend(probe for probe in found.probes if not has_anchor(found.post, probe)
+                         and probe not in (ANCHOR, *ANCHORED_BY_DEFINITION))
+
+
+@contextmanager
+def _only_models_that_were_run() -> Iterator[None]:
+    """What a command warns of, a report leaves out: sizes of models that are not those of the table."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=OTHER_MODELS, category=RunsWarning)
+        yield
 
 
 def _decide(found: Findings, family: dict[str, Any], force: bool) -> None:
@@ -196,14 +206,16 @@ def _decide(found: Findings, family: dict[str, Any], force: bool) -> None:
             if probe_runs(found.post, probe)["budget"].isna().all():
                 raise PosteriorError("the runs have no budgets, so there is no compute to divide; give a column "
                                      "`budget`")
-            frontier = solve(found.post, probe=probe, family=family, force=force)
+            with _only_models_that_were_run():
+                frontier = solve(found.post, probe=probe, family=family, force=force)
             made["optimum"].append(describe(frontier, found.prob).assign(probe=probe))
             made["exponents"].append(growth(frontier, found.prob).assign(probe=probe))
-        except (PosteriorError, ArchitectureError) as error:
+        except (PosteriorError, ArchitectureError, RunsWarning) as error:
             reasons |= dict.fromkeys(("optimum", "exponents"), str(error))
         try:
-            made["equivalent"].append(_equivalent(found, probe, family, force))
-        except (PosteriorError, ArchitectureError) as error:
+            with _only_models_that_were_run():
+                made["equivalent"].append(_equivalent(found, probe, family, force))
+        except (PosteriorError, ArchitectureError, RunsWarning) as error:
             reasons["equivalent"] = str(error)
     for name, parts in made.items():
         if parts:

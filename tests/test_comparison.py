@@ -92,6 +92,7 @@ def test_a_borrowed_anchor_is_named(probes_post: xr.DataTree) -> None:
     notes = bl.compare(probes_post).attrs["notes"]
     assert [note.split(":")[0] for note in notes] == ["hyperconnections"]
     assert "not that a recurrence is worth more" in notes[0]
+    assert bl.compare(probes_post, reference="hyperconnections").attrs["notes"] == notes
 
 
 def test_phi_by_r_has_a_row_per_r_and_their_average(runs: pd.DataFrame) -> None:

@@ -89,6 +89,13 @@ def test_a_family_that_was_not_run_is_doubted() -> None:
     family_of(deeper, "baseline", depth=40)  # said on purpose
 
 
+def test_without_widths_the_parts_that_run_once_and_r_times_tell() -> None:
+    runs = grid().drop(columns="width")
+    family_of(posterior(runs), "baseline")
+    with pytest.warns(RunsWarning, match="not those that were run: r = 2 of .* parameters would run .* once, but runs"):
+        family_of(posterior(runs.assign(n_once=2 * runs["n_once"])), "baseline")
+
+
 @pytest.mark.parametrize(("changes", "message"), [
     ({"dept": 12}, "did you mean 'depth'"), ({"depth": "deep"}, "depth is 'deep'; expected an integer"),
     ({"injection": "twice"}, "injection is 'twice'"), ({"bptt_k": "some"}, "'half' for"),

@@ -24,7 +24,9 @@ from playwright.sync_api import sync_playwright
 from typer.testing import CliRunner, Result
 
 import bayesloop as bl
+from bayesloop.answer import _robust
 from bayesloop.cli import app
+from bayesloop.findings import gather
 from bayesloop.problems import RunsWarning
 from bayesloop.schema import InputError, read_sweep
 from tests.conftest import GRID
@@ -242,6 +244,28 @@ def test_assumptions_are_shown_if_they_are_of_the_same_runs(probes_post: xr.Data
     assert "under 1 assumptions" in numbers["answer"][1]
     with pytest.raises(InputError, match="on other runs"):
         bl.report(bl.load(odd / "posterior.nc"), tmp_path, assumptions=found)
+
+
+@pytest.mark.parametrize("width", [True, False], ids=["width", "no width"])
+def test_sizes_of_models_that_were_not_run_are_withheld(baseline_post: xr.DataTree, width: bool) -> None:
+    """Runs of another depth than the architecture that would be assumed: no optimum, no equivalent, and why."""
+    post = baseline_post.copy()
+    data = post["constant_data"].to_dataset()
+    data["n_once"] = 2 * data["n_once"]
+    post["constant_data"] = xr.DataTree(data if width else data.drop_vars(["width", "size"], errors="ignore"))
+    found = gather(post)
+    assert not {"optimum", "exponents", "equivalent"} & set(found.tables)
+    assert "not those that were run" in found.absent["optimum"]
+
+
+def test_the_robust_interval_is_told_where_it_is_the_wider_one(baseline_post: xr.DataTree) -> None:
+    found = gather(baseline_post)
+    assert {"optimum", "equivalent"} <= set(found.tables)
+    name = "φ[baseline]"
+    low, high = found.check.robust.loc[name, ["lower", "upper"]]
+    middle, half = (low + high) / 2, (high - low) / 2
+    assert "may miss together" in _robust(found, name, middle - 0.9 * half, middle + 0.9 * half)
+    assert _robust(found, name, middle - 1.1 * half, middle + 1.1 * half) == ""
 
 
 def test_loss_curves_of_a_sweep_are_drawn() -> None:
