@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +13,7 @@ from bayesloop.comparison import OVER_R
 from bayesloop.curves import runs_of
 from bayesloop.errors import get_errors
 from bayesloop.findings import Findings
-from bayesloop.laws import get_law
+from bayesloop.laws import Prior, get_law
 from bayesloop.posterior import attribute
 from bayesloop.structures import get_recipe, get_structure
 from bayesloop.wording import percent, short
@@ -195,22 +194,22 @@ def fit_command(post: xr.DataTree) -> str:
     return shlex.join([*words, "--out", "posterior.nc"])
 
 
+def default_priors(post: xr.DataTree) -> dict[str, Prior]:
+    """The default priors of a posterior's law, structure of φ, recipe term and error model."""
+    about = post.attrs
+    return {**get_structure(about.get("phi", "probe")).all_priors(get_law(about["law"])),
+            **get_errors(about["errors"]).priors, **get_recipe(about.get("recipe", "none")).priors}
+
+
 def changed_priors(post: xr.DataTree) -> dict[str, str]:
     """Priors that are not the defaults of law, structure, recipe term and error model."""
-    about = post.attrs
-    law = get_law(about["law"])
-    defaults = {**get_structure(about.get("phi", "probe")).all_priors(law), **get_errors(about["errors"]).priors,
-                **get_recipe(about.get("recipe", "none")).priors}
-    used = json.loads(about.get("priors", "{}"))
+    defaults, used = default_priors(post), attribute(post, "priors", {})
     return {name: text for name, text in used.items() if name in defaults and text != str(defaults[name])}
 
 
 def prior_table(post: xr.DataTree) -> pd.DataFrame:
     """Priors with their reasons; a changed one has none."""
-    about = post.attrs
-    defaults = {**get_structure(about.get("phi", "probe")).all_priors(get_law(about["law"])),
-                **get_errors(about["errors"]).priors, **get_recipe(about.get("recipe", "none")).priors}
-    used, changed = json.loads(about.get("priors", "{}")), changed_priors(post)
+    defaults, used, changed = default_priors(post), attribute(post, "priors", {}), changed_priors(post)
     return pd.DataFrame([{"parameter": name, "prior": text,
                           "reason": "chosen for this fit" if name in changed else defaults[name].reason
                           if name in defaults else ""} for name, text in used.items()])
@@ -219,7 +218,7 @@ def prior_table(post: xr.DataTree) -> pd.DataFrame:
 def data_facts(post: xr.DataTree) -> dict[str, Any]:
     """Counts of what was fitted."""
     runs = runs_of(post)
-    excluded = attribute(post, "data_excluded") if "data_excluded" in post.attrs else []
+    excluded = attribute(post, "data_excluded", [])
     return {"runs": len(runs), "excluded": len(excluded), "probes": list(dict.fromkeys(runs["probe"])),
             "recurrences": sorted({int(r) for r in runs["r"]}),
             "budgets": sorted({float(budget) for budget in runs["budget"].dropna()})}

@@ -7,7 +7,6 @@ profile over r, or another assumption that predicts as well, contradicts.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +14,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import xarray as xr
-from arviz_stats import loo
 
 from bayesloop.comparison import OVER_R, compare, has_anchor
 from bayesloop.curves import probes_of
@@ -23,6 +21,7 @@ from bayesloop.inference import fit
 from bayesloop.layout import ANCHORED_BY_DEFINITION
 from bayesloop.matched import matched_differences
 from bayesloop.posterior import PosteriorError
+from bayesloop.prediction import MAX_K, pointwise_loo
 from bayesloop.selection import ANCHOR
 
 ASSUMED = ("none", "data_factor", "offset", "both")
@@ -123,10 +122,8 @@ def _table(posts: Sequence[xr.DataTree], reference: str, prob: float) -> pd.Data
 
 
 def _score(post: xr.DataTree) -> dict[str, Any]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # large Pareto k, which is a column
-        found = loo(post, pointwise=True)
-    return {"elpd_i": np.asarray(found.elpd_i), "bad_k": int(np.sum(np.asarray(found.pareto_k) > 0.7))}
+    found = pointwise_loo(post)
+    return {"elpd_i": np.asarray(found.elpd_i), "bad_k": int(np.sum(np.asarray(found.pareto_k) > MAX_K))}
 
 
 def _best(table: pd.DataFrame) -> str:

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import xarray as xr
-from arviz_stats import loo, loo_pit, psense_summary
+from arviz_stats import psense_summary
 
 from bayesloop.curves import residuals
 from bayesloop.errors import get_errors
-from bayesloop.influence import MAX_K, Sensitivity, sensitivity
+from bayesloop.influence import Sensitivity, sensitivity
 from bayesloop.posterior import PosteriorError, summarise
+from bayesloop.prediction import MAX_K, pit, pointwise_loo
 from bayesloop.robust import robust_intervals
 from bayesloop.selection import ANCHOR
 
@@ -24,7 +25,6 @@ PRIOR_DOMINATED = 0.5  # share of the prior's standard deviation left, from whic
 SENSITIVE = 0.05  # power-scaling sensitivity that counts (arXiv 2107.14054)
 MAX_MOVE = 1.0  # posterior standard deviations by which φ may move without being named a warning
 COVERED = (0.5, 0.8, 0.95)
-logging.getLogger("arviz_stats.psense").setLevel(logging.ERROR)  # its advice is in the verdict, in our words
 
 
 @dataclass(frozen=True)
@@ -117,9 +117,7 @@ def _cells(seen: pd.DataFrame) -> tuple[pd.DataFrame, float, float]:
 
 
 def _loo(post: xr.DataTree) -> dict[str, Any]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # large Pareto k, which is reported
-        found = loo(post, pointwise=True)
+    found = pointwise_loo(post)
     k = np.asarray(found.pareto_k)
     names = np.asarray(post["observed_data"]["run"].values)
     return {"elpd": float(found.elpd), "se": float(found.se), "p": float(found.p),
@@ -127,11 +125,9 @@ def _loo(post: xr.DataTree) -> dict[str, Any]:
 
 
 def _coverage(post: xr.DataTree) -> pd.DataFrame:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        pit = loo_pit(post)["loss"].to_numpy()
-    inside = [float(np.mean(np.abs(pit - 0.5) <= prob / 2)) for prob in COVERED]
-    error = [np.sqrt(prob * (1 - prob) / len(pit)) for prob in COVERED]
+    values = pit(post)
+    inside = [float(np.mean(np.abs(values - 0.5) <= prob / 2)) for prob in COVERED]
+    error = [np.sqrt(prob * (1 - prob) / len(values)) for prob in COVERED]
     return pd.DataFrame({"interval": COVERED, "covered": inside, "standard error": error})
 
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bayesloop.cli_options import load_all, read_table
+from bayesloop.cli_options import emit, load_all, read_table
 from bayesloop.console import progress
-from bayesloop.schema import InputError, writing
+from bayesloop.schema import InputError
 
 if TYPE_CHECKING:
     from bayesloop.assumptions import Assumptions
@@ -40,9 +40,7 @@ def under_models(paths: Sequence[Path], models: Sequence[str] | None, reference:
     with progress("sampling") as advance:
         found = held_out(load_all(list(paths)) if files else read_table(paths[0], where), models, reference, seed,
                          progress=lambda model, done, total: advance(done, total))
-    if out:
-        with writing(out) as temporary:
-            found.table.to_csv(temporary, index=False)
+    emit(found.table, "held_out", out, as_json=False)
     return found
 
 

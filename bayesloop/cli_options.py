@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bayesloop.console import pairs, print_json
-from bayesloop.schema import InputError, writing
+from bayesloop.files import writing
+from bayesloop.schema import InputError
 from bayesloop.wording import SUFFIX
 
 if TYPE_CHECKING:

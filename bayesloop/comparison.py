@@ -137,9 +137,11 @@ def _notes(posts: list[xr.DataTree], phi: Mapping[str, Any], reference: str) -> 
                      "mixes the recipe with the model")
     for post in posts:
         for probe in map(str, post["posterior"].to_dataset()["phi"]["probe"].to_numpy()):
-            own, adjusted = has_anchor(post, probe), post.attrs.get("recipe", "none") != "none"
-            if probe not in (ANCHOR, *ANCHORED_BY_DEFINITION) and not (own and adjusted):
-                notes.append(f"{probe}: " + (_OWN_ANCHOR if own else _TOLD_BY_SHAPE if adjusted else _BORROWED_ANCHOR))
+            adjusted = post.attrs.get("recipe", "none") != "none"
+            if borrows_anchor(post, probe):
+                notes.append(f"{probe}: " + (_TOLD_BY_SHAPE if adjusted else _BORROWED_ANCHOR))
+            elif probe not in (ANCHOR, *ANCHORED_BY_DEFINITION) and not adjusted:
+                notes.append(f"{probe}: {_OWN_ANCHOR}")
         notes += json.loads(post.attrs.get("doubts", "[]"))
     return list(dict.fromkeys(notes))
 
@@ -160,6 +162,11 @@ def _identities(post: xr.DataTree, which: Any = slice(None)) -> set[tuple]:
     data = post["constant_data"].to_dataset().assign(loss=post["observed_data"].to_dataset()["loss"])
     columns = [data[name].to_numpy()[which].tolist() for name in ("n_once", "n_rec", "r", "tokens", "loss")]
     return set(zip(*columns, strict=True))
+
+
+def borrows_anchor(post: xr.DataTree, probe: str) -> bool:
+    """Whether a probe is set against the baseline's r = 1 runs without being the same computation there."""
+    return probe not in (ANCHOR, *ANCHORED_BY_DEFINITION) and not has_anchor(post, probe)
 
 
 def has_anchor(post: xr.DataTree, probe: str) -> bool:

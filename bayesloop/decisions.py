@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from bayesloop.comparison import ANCHORED_BY_DEFINITION
-from bayesloop.curves import design_of, probe_runs, probes_of
+from bayesloop.comparison import borrows_anchor
+from bayesloop.curves import design_of, probes_of
 from bayesloop.family import Family, family_of
 from bayesloop.hull import outside
 from bayesloop.laws import Design
@@ -205,8 +205,7 @@ def _check_one_size(pooled: Pool, probe: str) -> None:
 
 def _notes(pooled: Pool, probe: str) -> list[str]:
     """That a recipe was compared with plain models of another recipe, if so."""
-    runs = probe_runs(pooled.first, probe)
-    if probe in (ANCHOR, *ANCHORED_BY_DEFINITION) or (runs.loc[runs["r"] == 1, "probe"] == probe).any():
+    if not borrows_anchor(pooled.first, probe):
         return []
     return [f"{probe}: no r = 1 run of this recipe, so the plain models are the {ANCHOR}'s: a part of what it gains "
             "may be the recipe's, not the recurrence's"]

@@ -8,13 +8,13 @@ import pandas as pd
 
 from bayesloop.comparison import compare
 from bayesloop.console import print_table, progress, say, show_comparison, show_posterior
+from bayesloop.files import make_folder
 from bayesloop.inference import fit
 from bayesloop.plots import comparison_figure, iso_flop_figure
 from bayesloop.pointfit import point_fit
 from bayesloop.posterior import save
 from bayesloop.reproduction import LOW, PER_R, PHI_INTERVAL, reproduce
 from bayesloop.runs import read_runs
-from bayesloop.schema import InputError
 from bayesloop.selection import anchored, select
 from bayesloop.style import save_figure
 
@@ -37,10 +37,7 @@ def run_demo(runs: pd.DataFrame, out: Path, seed: int) -> bool:
     bool
         Whether both posteriors converged.
     """
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{out}: cannot be made a folder ({error.strerror}); choose another place") from None
+    make_folder(out)
     _show_reproduction(runs, seed)
     baseline = select(runs, "probe == 'baseline'")
     tables = {"baseline": baseline, "probes": select(runs, LOW)}

@@ -14,7 +14,7 @@ import xarray as xr
 from bayesloop.architecture import ArchitectureError
 from bayesloop.assumptions import Assumptions, single_difference, under_assumptions
 from bayesloop.checks import Check, check
-from bayesloop.comparison import ANCHORED_BY_DEFINITION, compare, has_anchor
+from bayesloop.comparison import borrows_anchor, compare
 from bayesloop.curves import probe_runs, probes_of, residuals, runs_of
 from bayesloop.decisions import equivalent
 from bayesloop.family import OTHER_MODELS
@@ -156,7 +156,7 @@ def gather(post: xr.DataTree, reference: str | None = None, prob: float = 0.95,
 
 
 def _excluded(post: xr.DataTree) -> pd.DataFrame:
-    rows = attribute(post, "data_excluded") if "data_excluded" in post.attrs else []
+    rows = attribute(post, "data_excluded", [])
     if not rows:
         raise PosteriorError("no row of the table was excluded")
     return pd.DataFrame(rows)
@@ -185,8 +185,7 @@ def _doubt_differences(found: Findings) -> None:
             holds, sentence = under_assumptions(found.assumptions.table, probe)
             if not holds:
                 found.undecided[probe] = sentence
-    found.unanchored.extend(probe for probe in found.probes if not has_anchor(found.post, probe)
-                         and probe not in (ANCHOR, *ANCHORED_BY_DEFINITION))
+    found.unanchored.extend(probe for probe in found.probes if borrows_anchor(found.post, probe))
 
 
 @contextmanager

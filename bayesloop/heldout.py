@@ -7,7 +7,6 @@ say how to mix the posteriors so that the mixture predicts best.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +14,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import xarray as xr
-from arviz_stats import loo
 from scipy.special import logsumexp
 
 from bayesloop.bootstrap import group_budgets
@@ -23,6 +21,7 @@ from bayesloop.curves import runs_of
 from bayesloop.inference import fit
 from bayesloop.laws import LawError
 from bayesloop.posterior import PosteriorError
+from bayesloop.prediction import MAX_K, pointwise_loo
 from bayesloop.refits import model_of, refit, score
 from bayesloop.robust import phi_quantities
 from bayesloop.selection import ANCHOR
@@ -191,12 +190,10 @@ def _scored(post: xr.DataTree, seed: int, progress: Callable[[int, int], None] |
     found = score(model, refits, ~masks, seed)
     observed = model.layout.loss
     middle, (low, high) = found.predicted.mean(axis=1), np.quantile(found.predicted, [0.025, 0.975], axis=1)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # large Pareto k, which is a column
-        importance = loo(post, pointwise=True)
+    importance = pointwise_loo(post)
     k = np.asarray(importance.pareto_k)
     elpd_i = np.asarray(importance.elpd_i)
-    out: dict[str, dict[str, Any]] = {"run": {"lpd": elpd_i, "each": elpd_i.sum(), "unsound": int(np.sum(k > 0.7)),
+    out: dict[str, dict[str, Any]] = {"run": {"lpd": elpd_i, "each": elpd_i.sum(), "unsound": int(np.sum(k > MAX_K)),
                                               "worst_k": float(k.max())}}
     for scheme, group in schemes.items():
         at = [place[mask.tobytes()] for mask in group]

@@ -24,7 +24,7 @@ from bayesloop.identification import doubts
 from bayesloop.laws import Law, LawError
 from bayesloop.model import Model, build_model
 from bayesloop.runs import check_identifiable, fingerprint
-from bayesloop.sampling import STRETCH, Draws, Settings, one_by_one, quick_compile, run_nuts
+from bayesloop.sampling import Draws, Settings, counted, one_by_one, quick_compile, run_nuts
 from bayesloop.schema import SCHEMA_VERSION
 
 STRICTER = (0.99, 12)  # target_accept_prob and max_tree_depth of the one retry, which also doubles both counts
@@ -103,17 +103,8 @@ def _check_sampling(settings: Settings, num_chains: int, seed: int) -> None:
 
 def _attempt(model: Model, settings: Settings, num_chains: int, seed: int,
              progress: Callable[[int, int], None] | None) -> tuple[Draws, Convergence]:
-    done = 0
-    total = num_chains * sum(-(-n // STRETCH) * STRETCH for n in (settings.num_warmup, settings.num_samples))
-
-    def advance(iterations: int) -> None:
-        nonlocal done
-        done += iterations
-        if progress:
-            progress(done, total)
-
     keys = jax.random.split(jax.random.key(seed), num_chains)
-    draws = run_nuts(model, model.layout.data, keys, settings, progress=advance)
+    draws = run_nuts(model, model.layout.data, keys, settings, progress=counted(progress, num_chains, settings))
     free = {name: draws.values[name] for name in model.free}
     labels = {name: [model.coords[dim] for dim in model.dims(name)] for name in free}
     return draws, assess(free, draws.stats, settings.max_tree_depth, labels)

@@ -21,11 +21,11 @@ from bayesloop.curves import runs_of
 from bayesloop.errors import get_errors
 from bayesloop.laws import Design
 from bayesloop.model import Model
+from bayesloop.prediction import MAX_K, log_likelihood
 from bayesloop.refits import Refits, model_of, refit
 from bayesloop.robust import influences, phi_quantities
 from bayesloop.selection import ANCHOR
 
-MAX_K = 0.7  # Pareto k above which importance weights are not to be trusted (arXiv 1507.02646)
 NUM_RESAMPLES = 60
 
 
@@ -109,8 +109,7 @@ def _move(kind: str, without: str, how: str, quantity: str, mean: float, draws: 
 
 
 def _by_importance(post: xr.DataTree, values: dict[str, np.ndarray]) -> list[dict[str, Any]]:
-    stacked = post["log_likelihood"]["loss"].stack(sample=("chain", "draw")).transpose("run", "sample")
-    log_weights, ks = array_stats.psislw(stacked.to_numpy())  # it turns the sign itself
+    log_weights, ks = array_stats.psislw(log_likelihood(post).T)  # it turns the sign itself
     weights = np.exp(log_weights - log_weights.max(axis=1, keepdims=True))
     weights /= weights.sum(axis=1, keepdims=True)
     names: Any = post["observed_data"]["run"].to_numpy()
@@ -129,10 +128,10 @@ def _first_order(post: xr.DataTree, runs: pd.DataFrame, values: dict[str, np.nda
         return []
     labels = _cell_labels(runs)
     known = list(dict.fromkeys(labels))
-    stacked = post["log_likelihood"]["loss"].stack(sample=("chain", "draw")).transpose("sample", "run").to_numpy()
+    density = log_likelihood(post)
     cluster = np.array([known.index(label) for label in labels])
     return [_move("cell", label, "first order", name, draws.mean() - pull, draws) for name, draws in values.items()
-            for label, pull in zip(known, influences(draws, stacked, cluster), strict=True)]
+            for label, pull in zip(known, influences(draws, density, cluster), strict=True)]
 
 
 def _cell_labels(runs: pd.DataFrame) -> list[str]:

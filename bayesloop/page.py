@@ -42,7 +42,6 @@ CAPTIONS = {
 }
 
 
-
 @dataclass(frozen=True)
 class Drawn:
     """A figure: what it shows (a key of `CAPTIONS`), the probe it is about, if one, its width and its SVG."""
@@ -89,7 +88,7 @@ def render(found: Findings, drawn: Mapping[str, Drawn]) -> str:
     return environment.get_template("report.html").render(
         question=QUESTION, answer=answer(found), found=found, attrs=post.attrs, facts=data_facts(post), figures=by_kind,
         tables={name: as_html(table, name) for name, table in shown.items()}, methods=methods(found),
-        command=fit_command(post), versions=attribute(post, "versions") if "versions" in post.attrs else {},
+        command=fit_command(post), versions=attribute(post, "versions", {}),
         version=bayesloop.__version__, definitions=DEFINITIONS, percent=percent(found.prob))
 
 

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import os
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 import xarray as xr
-from arviz_stats import loo, loo_pit
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from scipy import stats
 
 from bayesloop.curves import probes_of, runs_of
-from bayesloop.influence import MAX_K
+from bayesloop.files import make_folder
 from bayesloop.plot_loss import plot_residuals
 from bayesloop.posterior import PosteriorError
+from bayesloop.prediction import MAX_K, pit, pointwise_loo
 from bayesloop.style import ALERT, FAINT, INK, PAGE, add_legend, new_figure, probe_style, save_figure, styled
 
 if TYPE_CHECKING:
@@ -44,14 +43,12 @@ def plot_pit(ax: Axes, post: xr.DataTree, prob: float = 0.95) -> Axes:
     -------
     Axes
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # large Pareto k, which has a figure of its own
-        pit = np.sort(loo_pit(post)["loss"].to_numpy())
-    n = len(pit)
+    values = np.sort(pit(post))
+    n = len(values)
     half = stats.kstwo(n).ppf(prob)
     ax.axhspan(-half, half, color=FAINT, alpha=0.45, linewidth=0)
     ax.axhline(0, color=INK, linewidth=0.8)
-    ax.step(pit, np.arange(1, n + 1) / n - pit, where="post", color=probe_style("baseline", []).color)
+    ax.step(values, np.arange(1, n + 1) / n - values, where="post", color=probe_style("baseline", []).color)
     ax.set(xlim=(0, 1), xlabel="leave-one-out PIT", ylabel="distribution − uniform")
     return ax
 
@@ -59,9 +56,7 @@ def plot_pit(ax: Axes, post: xr.DataTree, prob: float = 0.95) -> Axes:
 @styled
 def plot_pareto_k(ax: Axes, post: xr.DataTree) -> Axes:
     """Pareto k of every run, by probe, and the limit above which its leave-one-out density is not to be trusted."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        k = np.asarray(loo(post, pointwise=True).pareto_k)
+    k = np.asarray(pointwise_loo(post).pareto_k)
     runs, probes = runs_of(post), probes_of(post)
     handles = []
     for probe in probes:
@@ -105,8 +100,7 @@ def save_check_figures(post: xr.DataTree, found: Check, folder: str | os.PathLik
     InputError
         If the folder cannot be written.
     """
-    target = Path(folder)
-    target.mkdir(parents=True, exist_ok=True)
+    target = make_folder(folder)
     written: list[Path] = []
     figure, ax = new_figure(width=PAGE, height=2.4)
     plot_residuals(ax, post)

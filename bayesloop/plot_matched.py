@@ -28,9 +28,10 @@ def plot_matched(ax: Axes, table: pd.DataFrame, unit: str = "mnats per token") -
     """
     own = table[(table["law"] == table["law"].iloc[0]) & (table["recipe"] == table["recipe"].iloc[0])]
     probes = list(dict.fromkeys(own["probe"]))
-    for probe in probes:
-        rows, look = own[own["probe"] == probe], probe_style(probe, ["baseline", *probes])
-        place = np.log2(rows["r"].to_numpy(float)) + 0.05 * (probes.index(probe) - (len(probes) - 1) / 2)
+    looks = {probe: probe_style(probe, ["baseline", *probes]) for probe in probes}
+    for number, (probe, look) in enumerate(looks.items()):
+        rows = own[own["probe"] == probe]
+        place = np.log2(rows["r"].to_numpy(float)) + 0.05 * (number - (len(probes) - 1) / 2)
         ax.errorbar(place, 1e3 * rows["corrected"], 1e3 * rows["se"], color=look.color, marker=look.marker,
                     markersize=5, linestyle="none", capsize=2)
         ax.plot(place, 1e3 * rows["pure"], color=look.color, linestyle="--", linewidth=1)
@@ -39,7 +40,6 @@ def plot_matched(ax: Axes, table: pd.DataFrame, unit: str = "mnats per token") -
     ax.set_xticks(np.log2(counts), [str(r) for r in counts])
     ax.set_xlabel("recurrence count r")
     ax.set_ylabel(f"loss minus baseline, {unit}")
-    looks = {probe: probe_style(probe, ["baseline", *probes]) for probe in probes}
     add_legend(ax.figure, [
         *(Line2D([], [], color=look.color, marker=look.marker, linestyle="none", markersize=5,
                  label=f"{probe}, matched runs ± se") for probe, look in looks.items()),

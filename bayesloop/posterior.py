@@ -13,7 +13,8 @@ import pandas as pd
 import xarray as xr
 
 from bayesloop.convergence import diagnose
-from bayesloop.schema import InputError, writing
+from bayesloop.files import writing
+from bayesloop.schema import InputError
 
 
 class PosteriorError(InputError):
@@ -68,8 +69,10 @@ def load(path: str | os.PathLike[str]) -> xr.DataTree:
     return post
 
 
-def attribute(post: xr.DataTree, name: str) -> Any:
-    """An attribute that is stored as JSON: `priors`, `fix`, `versions`, `convergence`, `data_excluded`."""
+def attribute(post: xr.DataTree, name: str, default: Any = None) -> Any:
+    """An attribute that is stored as JSON, such as `priors`, `fix`, `versions`, `doubts`; where absent, a default."""
+    if default is not None and name not in post.attrs:
+        return default
     return json.loads(post.attrs[name])
 
 

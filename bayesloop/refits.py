@@ -16,10 +16,10 @@ from bayesloop.errors import given, log_density
 from bayesloop.laws import Design
 from bayesloop.model import Model, build_model
 from bayesloop.posterior import PosteriorError, attribute
-from bayesloop.sampling import STRETCH, Settings, one_by_one, quick_compile, run_nuts
+from bayesloop.sampling import Draws, Settings, counted, one_by_one, quick_compile, run_nuts
 
 REFIT = Settings(num_warmup=500, num_samples=500)
-MAX_DIVERGED, MAX_RHAT = 0.01, 1.05  # of a single short chain, as in the benchmarks
+MAX_DIVERGED, MAX_RHAT = 0.01, 1.05  # of a single short chain
 
 
 @dataclass(frozen=True)
@@ -77,22 +77,19 @@ def refit(model: Model, weight: np.ndarray, design: Design | None = None, settin
     data = {**model.layout.data, "weight": np.asarray(weight, float)}
     if design is not None:
         data["design"] = design
-    done, total = 0, len(weight) * sum(-(-n // STRETCH) * STRETCH for n in (settings.num_warmup, settings.num_samples))
-
-    def advance(iterations: int) -> None:
-        nonlocal done
-        done += iterations
-        if progress:
-            progress(done, total)
-
     keys = jax.random.split(jax.random.key(seed), len(weight))
     batched = ("weight",) if design is None else ("weight", "design")
-    draws = run_nuts(model, data, keys, settings, batched=batched, progress=advance)
+    draws = run_nuts(model, data, keys, settings, batched=batched,
+                     progress=counted(progress, len(weight), settings))
+    return Refits({name: draws.values[name] for name in model.free}, sound(draws))
+
+
+def sound(draws: Draws) -> np.ndarray:
+    """Whether each of several single chains may be used: see `Refits`."""
     watched = draws.values["phi" if "phi" in draws.values else "E"]
     flat = watched.reshape(*watched.shape[:2], -1)
     rhat = np.array([max(diagnose(one[:, j].reshape(2, -1))["rhat"] for j in range(one.shape[1])) for one in flat])
-    diverged = draws.stats["diverging"].mean(axis=1)
-    return Refits({name: draws.values[name] for name in model.free}, (diverged <= MAX_DIVERGED) & (rhat <= MAX_RHAT))
+    return (draws.stats["diverging"].mean(axis=1) <= MAX_DIVERGED) & (rhat <= MAX_RHAT)
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,13 @@ from matplotlib.figure import Figure
 from bayesloop.answer import QUESTION, answer, data_facts, fit_command
 from bayesloop.assumptions import Assumptions
 from bayesloop.console import as_json_text
+from bayesloop.files import make_folder, writing
 from bayesloop.findings import Findings, gather
 from bayesloop.page import Drawn, render
 from bayesloop.plot_decisions import optimum_figure
 from bayesloop.plots import curves_figure, figures, file_name
 from bayesloop.posterior import PosteriorError, attribute
-from bayesloop.schema import InputError, Run, writing
+from bayesloop.schema import Run
 from bayesloop.style import save_figure
 
 _OWN_FILE = re.compile(r"(figures|tables)/[^/\\]+\.(svg|png|csv)")
@@ -99,12 +100,9 @@ def make_folders(out: str | os.PathLike[str]) -> Path:
     InputError
         If one cannot be created.
     """
-    folder = Path(out)
-    for place in (folder, folder / "figures", folder / "tables"):
-        try:
-            place.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"{place}: cannot be made a folder ({error.strerror}); choose another place") from None
+    folder = make_folder(out)
+    for name in ("figures", "tables"):
+        make_folder(folder / name)
     return folder
 
 

@@ -16,16 +16,17 @@ from bayesloop.bootstrap import cells
 from bayesloop.curves import runs_of
 from bayesloop.errors import get_errors
 from bayesloop.posterior import PosteriorError
+from bayesloop.prediction import log_likelihood
 
 
-def influences(values: np.ndarray, log_likelihood: np.ndarray, cluster: np.ndarray) -> np.ndarray:
+def influences(values: np.ndarray, density: np.ndarray, cluster: np.ndarray) -> np.ndarray:
     """How far each cluster of runs pulls the posterior mean of a quantity.
 
     Parameters
     ----------
     values : array, shape (draw,)
-    log_likelihood : array, shape (draw, run)
-        Of independent runs.
+    density : array, shape (draw, run)
+        Log likelihood of independent runs.
     cluster : int array, shape (run,)
         Number of each run's cluster, from 0.
 
@@ -35,13 +36,13 @@ def influences(values: np.ndarray, log_likelihood: np.ndarray, cluster: np.ndarr
         About the change of the posterior mean if the cluster were counted twice.
     """
     member = cluster[:, None] == np.arange(cluster.max() + 1)
-    by_cluster = log_likelihood @ member
+    by_cluster = density @ member
     return (values - values.mean()) @ (by_cluster - by_cluster.mean(axis=0)) / (len(values) - 1)
 
 
-def robust_spread(values: np.ndarray, log_likelihood: np.ndarray, cluster: np.ndarray) -> float:
+def robust_spread(values: np.ndarray, density: np.ndarray, cluster: np.ndarray) -> float:
     """Standard deviation of a quantity over resampled clusters, with the small-sample factor G / (G − 1)."""
-    pull = influences(values, log_likelihood, cluster)
+    pull = influences(values, density, cluster)
     return float(np.sqrt(len(pull) / (len(pull) - 1) * np.sum((pull - pull.mean()) ** 2)))
 
 
@@ -74,12 +75,11 @@ def robust_intervals(post: xr.DataTree, reference: str = "baseline", prob: float
     if runs["budget"].isna().any():
         raise PosteriorError("the robust interval is over (budget, r) cells, but some runs have no budget")
     cluster = cells(runs["budget"].to_numpy(float), runs["r"].to_numpy())
-    pointwise = post["log_likelihood"]["loss"].stack(sample=("chain", "draw"))
-    log_likelihood = pointwise.transpose("sample", "run").to_numpy()
+    density = log_likelihood(post)
     width = stats.t(cluster.max()).ppf((1 + prob) / 2)
     rows = {}
     for name, values in phi_quantities(post, reference).items():
-        spread = robust_spread(values, log_likelihood, cluster)
+        spread = robust_spread(values, density, cluster)
         rows[name] = {"mean": values.mean(), "sd": values.std(ddof=1), "robust_sd": spread,
                       "lower": values.mean() - width * spread, "upper": values.mean() + width * spread}
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("quantity")

@@ -15,9 +15,10 @@ import pandas as pd
 from bayesloop.consistency import check_twins, check_work
 from bayesloop.counting import INJECTIONS, check_counts, derive_counts, derive_probe, place_injection, settle_convention
 from bayesloop.draft import NO_INT, TYPES, Draft, start_draft
+from bayesloop.files import writing
 from bayesloop.hygiene import ALLOWABLE, check_outcomes, check_values, merge_budgets
 from bayesloop.problems import Ledger, Problem, RunsError, RunsWarning, near
-from bayesloop.schema import COLUMNS, REQUIRED, writing
+from bayesloop.schema import COLUMNS, REQUIRED
 from bayesloop.selection import fingerprint, select
 from bayesloop.sources import Cells, read_cells, source_name
 from bayesloop.units import declared_units

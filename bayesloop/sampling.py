@@ -154,6 +154,20 @@ def quick_compile(lowered: Any) -> Any:
         return lowered.compile()
 
 
+def counted(progress: Callable[[int, int], None] | None, num_chains: int, settings: Settings) -> Callable[[int], None]:
+    """What `run_nuts` calls with iterations, for a ``progress(done, total)`` over all chains, or none."""
+    done = 0
+    total = num_chains * sum(-(-n // STRETCH) * STRETCH for n in (settings.num_warmup, settings.num_samples))
+
+    def advance(iterations: int) -> None:
+        nonlocal done
+        done += iterations
+        if progress:
+            progress(done, total)
+
+    return advance
+
+
 def one_by_one(function: Callable, *arrays: Any) -> Any:
     """A function at every entry of the leading axes, in sequence.
 

@@ -126,23 +126,6 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-@contextmanager
-def writing(path: str | os.PathLike[str], error: type[InputError] = InputError) -> Iterator[Path]:
-    """`replacing` for what a user asked for: a place that cannot be written gets one message.
-
-    Raises
-    ------
-    InputError
-        Of the class `error`, where the file system refuses; `path` is then untouched.
-    """
-    try:
-        with replacing(path) as temporary:
-            yield temporary
-    except OSError as fault:
-        reason = fault.strerror or str(fault)
-        raise error(f"{os.fspath(path)}: cannot be written ({reason}); choose a writable place") from None
-
-
 def write_run(path: str | os.PathLike[str], run: Run) -> None:
     """Write one run file (`curve.h5`), atomically.
 

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from bayesloop.schema import writing
+from bayesloop.files import writing
 
 COLUMN, PAGE = 3.4, 7.0  # widths in inches of one column and of a two-column page
 

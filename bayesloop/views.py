@@ -12,6 +12,7 @@ from bayesloop.wording import intervals, percent, plus_minus, short, spread
 if TYPE_CHECKING:
     from bayesloop.checks import Check
 
+
 def comparison_view(table: pd.DataFrame) -> pd.DataFrame:
     """What `compare` returns."""
     shown = table[[name for name in ("probe", "r") if name in table]].copy()

@@ -24,8 +24,8 @@ import pandas as pd
 
 import bayesloop as bl
 from bayesloop.compilation import enable_cache
-from bayesloop.convergence import diagnose
 from bayesloop.model import Model, build_model
+from bayesloop.refits import sound
 from bayesloop.sampling import Settings, run_nuts
 
 NOISE, SMOOTH, LENGTH = 0.002, 0.008, 2.0  # nats, nats, factors of e
@@ -34,7 +34,6 @@ KAPPA = 0.7
 PHI = {"baseline": 0.45, "truncated": 0.35, "hyperconnections": 0.65}
 BY_R = {2: 0.15, 4: 0.0, 8: -0.1}  # added to the probes' φ, not the baseline's, under (d)
 RHO = -0.14  # the recipe effect under (f)
-MAX_DIVERGED, MAX_RHAT = 0.01, 1.05  # of a single short chain; replicates beyond are left out and counted
 PROBES = ("truncated", "hyperconnections")
 METHODS: dict[str, dict[str, str]] = {
     "normal": {}, "budget": {"errors": "budget"}, "smooth": {"errors": "smooth"},
@@ -108,10 +107,7 @@ def sample(model: Model, losses: np.ndarray, seed: int) -> tuple[np.ndarray, np.
     """Draws of φ, shape (replicate, draw, …), one chain for each replicate, and whether each chain is sound."""
     keys = jax.random.split(jax.random.key(seed), len(losses))
     draws = run_nuts(model, {**model.layout.data, "loss": losses}, keys, Settings(500, 1000), batched=("loss",))
-    phi, diverged = draws.values["phi"], draws.stats["diverging"].mean(axis=1)
-    flat = phi.reshape(*phi.shape[:2], -1)
-    worst = np.array([[diagnose(one[:, j].reshape(2, -1))["rhat"] for j in range(one.shape[1])] for one in flat])
-    return phi, (diverged <= MAX_DIVERGED) & (worst.max(axis=1) <= MAX_RHAT)
+    return draws.values["phi"], sound(draws)
 
 
 def judge(scenario: Scenario, model: Model, phi: np.ndarray) -> list[dict[str, Any]]:

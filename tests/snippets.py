@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
@@ -16,6 +18,15 @@ def snippets() -> list[tuple[str, str]]:
     """Module and code of every piece, in their order."""
     blocks = re.findall(r"```python\n# (\S+)\.py\n(.*?)```", PAGE.read_text(), re.DOTALL)
     return [(name.replace("/", "."), code) for name, code in blocks]
+
+
+@contextmanager
+def applied(*names: str) -> Iterator[None]:
+    """The pieces for some modules in their places, and out of them again."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in names:
+            apply_to(name, patch)
+        yield
 
 
 def apply_to(name: str, patch: pytest.MonkeyPatch) -> ModuleType:

@@ -14,16 +14,14 @@ from bayesloop.errors import ERRORS
 from bayesloop.laws import LAWS
 from bayesloop.structures import RECIPES, STRUCTURES
 from tests import plain, posteriors, test_laws, test_structures
-from tests.snippets import PAGE, apply_to, snippets
+from tests.snippets import PAGE, applied, snippets
 
 OURS = ("bayesloop.laws", "bayesloop.errors", "bayesloop.structures", "tests.plain")
 
 
 @pytest.fixture(autouse=True)
 def added() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        for name in OURS:
-            apply_to(name, patch)
+    with applied(*OURS):
         yield
     assert "geometric_recurrence" not in LAWS
 

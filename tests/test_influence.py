@@ -80,8 +80,8 @@ def test_figures_and_json_of_a_check(post: xr.DataTree, tmp_path: Path) -> None:
 
 
 def test_the_band_holds_uniform_values_and_not_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    def escapes(pit: np.ndarray) -> bool:
-        monkeypatch.setattr("bayesloop.plot_checks.loo_pit", lambda _: xr.Dataset({"loss": ("run", pit)}))
+    def escapes(values: np.ndarray) -> bool:
+        monkeypatch.setattr("bayesloop.plot_checks.pit", lambda _: values)
         _, ax = new_figure()
         plot_pit(ax, xr.DataTree())
         curve, half = ax.lines[-1].get_ydata(), ax.patches[0].get_y()

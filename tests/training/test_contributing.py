@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from bayesloop.architecture import Architecture
-from tests.snippets import apply_to
+from tests.snippets import applied
 from training import engines, grids
 from training.grids import GRIDS, distinct
 from training.looped_lm import LoopedLM
@@ -22,9 +22,7 @@ OURS = ("training.recurrence", "bayesloop.architecture", "training.grids", "trai
 
 @pytest.fixture(autouse=True)
 def added() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        for name in OURS:
-            apply_to(name, patch)
+    with applied(*OURS):
         yield
     assert "micro-additive" not in GRIDS
 
