@@ -105,7 +105,8 @@ def show_posterior(post: xr.DataTree, path: Path, as_json: bool = False, title: 
     print_table(parameters_view(summary), f"{title}: {', '.join(about)}")
     if post.attrs["retries"]:
         first = attribute(post, "convergence")[0]
-        say(f"the first attempt did not converge ({'; '.join(first['problems'])}); repeated with a stricter sampler")
+        reasons = first["problems"] or [f"{first['divergences']} of {first['draws']} transitions diverged"]
+        say(f"the first attempt was not accepted ({'; '.join(reasons)}); repeated with a stricter sampler")
     say(post.attrs["verdict"], "green" if post.attrs["converged"] else "bold red")
     for doubt in attribute(post, "doubts"):
         say(f"note: {doubt}", "yellow")

@@ -11,6 +11,7 @@ from typer.testing import CliRunner, Result
 
 import bayesloop as bl
 from bayesloop.cli import app
+from bayesloop.console import show_posterior
 from tests.conftest import GRID
 
 
@@ -52,6 +53,14 @@ def test_a_fit_that_did_not_converge_exits_with_3_and_is_written(tmp_path: Path)
     assert result.exit_code == 3
     assert "NOT CONVERGED" in result.output
     assert bl.load(tmp_path / "p.nc").attrs["converged"] == 0
+
+
+def test_a_repetition_says_what_the_first_attempt_lacked(baseline_post: xr.DataTree, capsys) -> None:
+    """A few divergences are no reason to refuse a fit, but one to repeat it."""
+    post, first = baseline_post.copy(), json.loads(baseline_post.attrs["convergence"])[0]
+    post.attrs |= {"retries": 1, "convergence": json.dumps([{**first, "problems": [], "divergences": 2}])}
+    show_posterior(post, Path("p.nc"))
+    assert "the first attempt was not accepted (2 of 4000 transitions diverged)" in capsys.readouterr().out
 
 
 def test_compare_prints_the_differences(posterior: Path) -> None:

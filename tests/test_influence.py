@@ -77,6 +77,9 @@ def test_figures_and_json_of_a_check(post: xr.DataTree, tmp_path: Path) -> None:
     assert {path.stem for path in (tmp_path / "f").iterdir()} == {"residuals", "pit", "pareto_k", "moves"}
     assert "What moves φ most" in result.output
     assert "carries most: leaving it out moves" in result.output
+    refused = CliRunner().invoke(app, ["check", str(tmp_path / "p.nc"), "--figures", str(tmp_path / "p.nc" / "f")])
+    assert refused.exit_code == 1
+    assert "cannot be made a folder" in refused.output
 
 
 def test_the_band_holds_uniform_values_and_not_others(monkeypatch: pytest.MonkeyPatch) -> None:
