@@ -18,7 +18,7 @@ _HOME = {
     "compare": "comparison", "compare_assumptions": "assumptions", "matched_differences": "matched",
     "held_out": "heldout",
     "check": "checks", "robust_intervals": "robust", "sensitivity": "influence",
-    "predict": "decisions", "equivalent": "decisions", "optimum": "frontier", "exponents": "growth",
+    "predict": "decisions", "equivalent": "equivalents", "optimum": "frontier", "exponents": "growth",
     "plan": "planning", "cheapest": "planning", "rank": "planning", "design_runs": "designs",
     "report": "reporting",
 }

@@ -126,10 +126,16 @@ def _equal(found: Findings, probe: str) -> str:
         reason = found.absent.get("equivalent", "no looped run")
         return f"what size of plain model that makes is not told ({reason})"
     return (f"at r = {row['r']} and width {row['width']:.0f}, the widest that was run, {short(row['n_unique'])} unique "
-            f"parameters perform like a plain model of {short(row['n_equivalent'])} "
+            f"parameters perform{_on(row)} like a plain model of {short(row['n_equivalent'])} "
             f"[{short(row['n_equivalent_lower'])}, {short(row['n_equivalent_upper'])}], and cost "
             f"{row['cost_ratio']:.2f} times the training FLOPs per token of the plain model of that width, which has "
             f"{short(row['n_plain'])}")
+
+
+def _on(row: Any) -> str:
+    """On how many tokens, where it matters."""
+    tokens = row.get("tokens", float("nan"))
+    return f", on {short(tokens)} tokens," if tokens == tokens else ""
 
 
 def _equivalent_row(found: Findings, probe: str) -> Any:

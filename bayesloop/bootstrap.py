@@ -11,22 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from bayesloop.selection import group_budgets
+
 BOOTSTRAPS = {
     "block": "(budget, r) cells drawn with replacement, each kept whole (arXiv 2604.21106, the interval on phi)",
     "runs": "runs drawn with replacement, as if independent",
     "wild": "the fit's log losses plus its residuals, those of a (budget, r) cell times one random sign",
 }
-SAME_BUDGET = 1.01  # budgets within 1 % of each other are one
-
-
-def group_budgets(budget: np.ndarray) -> np.ndarray:
-    """Number of the budget each run belongs to, shape (run,); values within 1 % of each other are one budget."""
-    order = np.argsort(budget, kind="stable")
-    ordered = np.asarray(budget, float)[order]
-    number = np.concatenate([[0], np.cumsum(ordered[1:] > SAME_BUDGET * ordered[:-1])])
-    groups = np.empty(len(ordered), int)
-    groups[order] = number
-    return groups
 
 
 def cells(budget: np.ndarray, r: np.ndarray) -> np.ndarray:

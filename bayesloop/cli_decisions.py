@@ -87,7 +87,7 @@ def optimum(posteriors: Posteriors,
     if as_json:
         return
     interval = percent(prob)
-    print_table(optimum_view(table),
+    print_table(optimum_view(table.drop(columns="probe", errors="ignore")),
                 f"Compute-optimal models, {probe}: medians with {interval} intervals; loss in nats per token")
     practical = pd.DataFrame({
         "r": table["r"], "budget": table["budget"], "width": table["best_width"], "steps": table["best_steps"],
@@ -109,24 +109,30 @@ def equivalent(posteriors: Posteriors,
                width: Annotated[str | None, typer.Option(help=f"Widths of the looped model. {Several}")] = None,
                plain_size: Annotated[str | None, typer.Option(
                    help=f"In place of the width: parameters of the r = 1 model of that width. {Several}")] = None,
+               tokens: Annotated[str | None, typer.Option(
+                   help=f"Training tokens of both, where the answer depends on them. {Several}")] = None,
                probe: Probe = "baseline", weights: Weights = None, model: Model = None, prob: Probability = 0.95,
                force: Force = False, out_: Csv = None, as_json: Json = False) -> None:
     """The plain model that a looped one performs like, its size and its cost."""
-    from bayesloop.decisions import equivalent as like
+    from bayesloop.equivalents import equivalent as like
     from bayesloop.views import equivalent_view
 
     if width is None and plain_size is None:
         plain_size = "1B"
     table = like(load_all(posteriors), counts(r) or [1], width=several(width, "width") if width else None,
                  plain_size=several(plain_size, "plain-size") if plain_size else None, probe=probe,
-                 weights=shares(weights), family=changes(model), prob=prob, force=force)
+                 tokens=several(tokens, "tokens") if tokens else None, weights=shares(weights), family=changes(model),
+                 prob=prob, force=force)
     emit(table, "equivalent", out_, as_json)
     if as_json:
         return
-    print_table(equivalent_view(table),
+    print_table(equivalent_view(table.drop(columns="probe")),
                 f"Plain models that looped ones perform like, {probe}, {percent(prob)} intervals")
     say("cost: training FLOPs per token over the r = 1 model of the same width; cost / its equal: over the plain model "
         "it performs like")
+    if (table["unmatched"] > 0).any():
+        say(f"in up to {table['unmatched'].max():.1%} of the draws no plain model within a factor of a thousand has "
+            "that loss")
     for note in table.attrs["notes"]:
         warn(note)
 

@@ -77,7 +77,19 @@ def plan(posterior: Annotated[Path, typer.Argument(help="Posterior file: what is
     else:
         _show_plan(post, runs, {**shared, "existing": not alone, "reference": reference, "delta": delta, "prob": prob,
                                 "mfu": mfu, "peak": 1e12 * peak}, (refits, seed), out_, as_json)
-    if not as_json and scatter is None:
+    if not as_json:
+        _say_doubts(post, runs, scatter)
+
+
+def _say_doubts(post: xr.DataTree, runs: pd.DataFrame | None, scatter: float | None) -> None:
+    """What the plan takes for granted."""
+    from bayesloop.errors import get_errors
+    from bayesloop.planned import unseen_r
+
+    new = [] if runs is None else unseen_r(post, runs)
+    if new:
+        warn(f"no run at r = {', '.join(map(str, new))} yet: its φ is taken to be the mean over the r that were run")
+    if scatter is None and get_errors(post.attrs["errors"]).factor is None:
         warn(INDEPENDENT)
 
 
@@ -106,14 +118,15 @@ def _show_plan(post: xr.DataTree, runs: pd.DataFrame | None, asked: dict[str, An
                out: Path | None, as_json: bool) -> None:
     import pandas as pd
 
+    from bayesloop.plan_check import refit
     from bayesloop.planning import plan as expect
-    from bayesloop.planning import refit
 
     table, refitted = expect(post, runs, **asked), None
     if check[0]:
         with progress("refits") as advance:
             refitted = refit(post, runs, existing=asked["existing"], reference=asked["reference"],
-                             delta=asked["delta"], number=check[0], seed=check[1], progress=advance)
+                             delta=asked["delta"], recipes=asked["recipes"], number=check[0], seed=check[1],
+                             progress=advance)
     emit(table, "plan", out, as_json, **({"refits": refitted.to_dict("records")} if refitted is not None else {}))
     if as_json:
         return

@@ -117,8 +117,11 @@ def _per_run(value: xr.DataArray, probes: np.ndarray, r: np.ndarray, applies: np
         if value.name == "phi":  # at r = 1 any phi does, since r^phi is 1
             labels, unknown = np.where(unknown & (r == 1), known[0], labels), unknown & (r != 1)
         if unknown.any():
-            raise PosteriorError(f"the posterior has no {value.name} for {dim} = {labels[unknown][0]}; it has "
-                                 f"{', '.join(map(str, known))}")
+            lacking = labels[unknown][0]
+            advice = "; use a fit with one φ for each probe (--phi probe), or run it" if dim == "r" else ""
+            raise PosteriorError(f"the posterior has no {value.name} for {dim} = "
+                                 f"{f'{lacking:g}' if dim == 'r' else lacking}; it has {', '.join(map(str, known))}"
+                                 f"{advice}")
         at[dim] = xr.DataArray(labels.astype(known.dtype), dims="run")
     if not at:
         return value.to_numpy()[:, None]

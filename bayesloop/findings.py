@@ -16,7 +16,7 @@ from bayesloop.assumptions import Assumptions, single_difference, under_assumpti
 from bayesloop.checks import Check, check
 from bayesloop.comparison import borrows_anchor, compare
 from bayesloop.curves import probe_runs, probes_of, residuals, runs_of
-from bayesloop.decisions import equivalent
+from bayesloop.equivalents import depends_on_tokens, equivalent
 from bayesloop.family import OTHER_MODELS
 from bayesloop.frontier import describe, solve
 from bayesloop.growth import growth
@@ -225,7 +225,7 @@ def _decide(found: Findings, family: dict[str, Any], force: bool) -> None:
 
 
 def _equivalent(found: Findings, probe: str, family: dict[str, Any], force: bool) -> pd.DataFrame:
-    """Of the widest looped model that was run, so that nothing is extrapolated."""
+    """Of the widest looped model that was run, where it matters on the most tokens: nothing is extrapolated."""
     runs = probe_runs(found.post, probe)
     looped = runs[runs["r"] > 1]
     if looped.empty:
@@ -233,8 +233,10 @@ def _equivalent(found: Findings, probe: str, family: dict[str, Any], force: bool
     if "width" not in looped or not (looped["width"] > 0).any():
         raise PosteriorError("the runs have no width, so the models of one width that are to be compared are unknown; "
                              "give a column `width`")
-    return equivalent(found.post, sorted(set(looped["r"])), width=float(looped["width"].max()), probe=probe,
-                      family=family, prob=found.prob, force=force)
+    widest = looped[looped["width"] == looped["width"].max()]
+    tokens = float(widest["tokens"].max()) if depends_on_tokens(found.post, probe) else None
+    return equivalent(found.post, sorted(set(looped["r"])), width=float(widest["width"].max()), probe=probe,
+                      tokens=tokens, family=family, prob=found.prob, force=force)
 
 
 def _notes(found: Findings) -> list[str]:

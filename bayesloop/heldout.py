@@ -16,7 +16,6 @@ import pandas as pd
 import xarray as xr
 from scipy.special import logsumexp
 
-from bayesloop.bootstrap import group_budgets
 from bayesloop.curves import runs_of
 from bayesloop.inference import fit
 from bayesloop.laws import LawError
@@ -24,7 +23,7 @@ from bayesloop.posterior import PosteriorError
 from bayesloop.prediction import MAX_K, pointwise_loo
 from bayesloop.refits import model_of, refit, score
 from bayesloop.robust import phi_quantities
-from bayesloop.selection import ANCHOR
+from bayesloop.selection import ANCHOR, group_budgets
 
 FIELDS = ("law", "errors", "phi", "recipe")
 DEFAULTS = ("recurrence", "normal", "probe", "none")

@@ -130,7 +130,7 @@ def check_values(draft: Draft) -> None:
 
 
 def merge_budgets(draft: Draft) -> None:
-    """Give budgets within 0.1 % of each other one value, the first seen, so that equal means equal."""
+    """Give budgets within 1 % of each other one value, the first seen, so that equal means equal."""
     budget = draft.values("budget").copy()
     leaders: list[float] = []
     moved = np.zeros(len(budget), dtype=bool)
@@ -141,5 +141,5 @@ def merge_budgets(draft: Draft) -> None:
         elif leader != budget[i]:
             budget[i], moved[i] = leader, True
     if moved.any():
-        draft.note(moved, "with a budget within 0.1 % of another got that value", ("budget",))
+        draft.note(moved, "with a budget within 1 % of another got that value", ("budget",))
         draft.table["budget"] = budget

@@ -153,7 +153,7 @@ def _provenance(model: Model, runs: pd.DataFrame, settings: Settings, num_chains
     table = {name: runs.attrs.get(name, "unknown") for name in ("source", "injection", "count_convention")}
     return {
         "law": model.law.name, "errors": model.errors.name, "phi": model.structure.name, "share": model.share,
-        "recipe": model.recipe.name, "compute": model.layout.compute,
+        "recipe": model.recipe.name, "compute": model.compute,
         "priors": json.dumps({name: str(model.priors.get(name, "Normal(phi_mean, tau)")) for name in model.free}),
         "fix": json.dumps(model.fix), "seed": seed, "num_chains": num_chains, **asdict(settings),
         "data_sha256": fingerprint(runs), **{f"data_{name}": value for name, value in table.items()},

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from bayesloop.bootstrap import group_budgets
 from bayesloop.laws import Design, LawError
 from bayesloop.schema import COLUMNS
-from bayesloop.selection import ANCHOR, anchored
+from bayesloop.selection import ANCHOR, anchored, group_budgets
 
 ANCHORED_BY_DEFINITION = ("truncated",)  # at r = 1 there is nothing to truncate: the baseline's run is the probe's own
 SHARE = ("law", "none")

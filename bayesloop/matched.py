@@ -15,10 +15,9 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from bayesloop.bootstrap import group_budgets
 from bayesloop.curves import design_of, expected_loss, probes_of, runs_of
 from bayesloop.posterior import PosteriorError
-from bayesloop.selection import ANCHOR
+from bayesloop.selection import ANCHOR, group_budgets
 
 WIDTHS = ("width", "size")  # columns that say which models are as wide as each other
 

@@ -38,6 +38,8 @@ class Model:
         Priors of the free parameters; phi is not among them where it is pooled.
     fix : dict of str to float
         Parameters held at a value.
+    compute : float
+        The compute at which a φ that moves with it is `phi`, FLOP: by default the runs' geometric mean.
     """
 
     law: Law
@@ -48,6 +50,7 @@ class Model:
     share: str
     priors: dict[str, Prior]
     fix: dict[str, float]
+    compute: float
 
     @property
     def coords(self) -> dict[str, list]:
@@ -131,10 +134,10 @@ class Model:
             Nats per token; what the error model adds for runs that miss together is not in it.
         loss : NumPyro distribution
         """
-        design, compute = data["design"], self.layout.compute
+        design = data["design"]
         per_run = {name: self._per_run(name, value) for name, value in values.items()}
-        mean = mean_loss(self.law, self.structure, per_run, design, compute)
-        phi = self.structure.phi(per_run, design, compute) if self.law.looped else None
+        mean = mean_loss(self.law, self.structure, per_run, design, self.compute)
+        phi = self.structure.phi(per_run, design, self.compute) if self.law.looped else None
         place = Place.of(self.layout, self.law.log_n_eff(phi, design))
         return mean, self.errors.loss(mean, data["log_se"], per_run, place)
 
@@ -222,7 +225,7 @@ def build_model(runs: pd.DataFrame, law: str | Law = "recurrence", errors: str |
     if errors.by_budget and layout.budget is None:
         raise LawError(f"errors={errors.name!r} needs the budget of every run; give a column `budget`")
     return Model(law, errors, structure, term, layout, share,
-                 {name: prior for name, prior in resolved.items() if name not in fix}, fix)
+                 {name: prior for name, prior in resolved.items() if name not in fix}, fix, layout.compute)
 
 
 def _check_apart(errors: ErrorModel, phi: str, recipe: str) -> None:

@@ -10,12 +10,12 @@ import pandas as pd
 import xarray as xr
 from scipy.stats import norm
 
-from bayesloop.curves import design_of, expected_loss, runs_of
+from bayesloop.curves import runs_of
 from bayesloop.designs import MFU, PEAK, DesignError, gpu_hours
 from bayesloop.hull import compute_of
 from bayesloop.information import Information, information
 from bayesloop.posterior import PosteriorError
-from bayesloop.selection import ANCHOR, BUDGET_TOLERANCE
+from bayesloop.selection import ANCHOR, group_budgets
 
 POWER = 0.8  # probability at which a difference counts as detectable
 UNITS, COSTS = ("cell", "run"), ("flops", "runs")
@@ -26,8 +26,8 @@ def plan(post: xr.DataTree, design: pd.DataFrame | None = None, existing: bool =
          mfu: float = MFU, peak: float = PEAK, force: bool = False) -> pd.DataFrame:
     """What a design would tell about φ and Δφ, and what it costs.
 
-    The expected posterior is that of a Normal approximation averaged over posterior draws (see `information`): it
-    assumes that runs miss the law independently.
+    The expected posterior is that of a Normal approximation, with the posterior's own law, error model, structure of φ
+    and recipe term, averaged over posterior draws (see `information`).
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ def plan(post: xr.DataTree, design: pd.DataFrame | None = None, existing: bool =
     delta : float
         Difference of φ whose detection is asked for; a new probe's φ is taken to differ by it.
     recipes : sequence of str
-        Probes whose runs, looped or not, may share a recipe effect (see `information`).
+        Probes whose runs may share a recipe effect, where the posterior's model has none: a factor on the data term.
     scatter : float, optional
         Relative scatter of a run in place of the posterior's.
     prob : float
@@ -64,12 +64,12 @@ def plan(post: xr.DataTree, design: pd.DataFrame | None = None, existing: bool =
     PosteriorError, DesignError
         If the posterior cannot be planned with, or there are no runs.
     """
-    own, planned = _own(post, force), _checked(design)
+    own, planned = known_runs(post, force), checked_design(design)
     runs = pd.concat([*([own] if existing else []), planned], ignore_index=True)
     if runs.empty:
         raise DesignError("no runs: give a design, or count those of the posterior")
     about = information(post, runs, recipes, reference, delta, scatter)
-    every, z = np.arange(len(runs)), norm.ppf((1 + prob) / 2)
+    every, z = np.arange(len(runs)), float(norm.ppf((1 + prob) / 2))
     rows = []
     for probe in about.probes:
         for base in (None, reference):
@@ -135,8 +135,8 @@ def cheapest(post: xr.DataTree, goal: float, design: pd.DataFrame | None = None,
     if unit not in UNITS or cost not in COSTS:
         raise DesignError(f"unit {unit!r} and cost {cost!r}: expected one of {', '.join(UNITS)}, and one of "
                           f"{', '.join(COSTS)}")
-    own = _own(post, force)
-    planned = own if design is None else _checked(design)
+    own = known_runs(post, force)
+    planned = own if design is None else checked_design(design)
     runs = pd.concat([planned, *([own] if existing and design is not None else [])], ignore_index=True)
     about = information(post, runs, recipes, reference or probe, 0.0, scatter)
     target, z = about.target(probe, reference), norm.ppf((1 + prob) / 2)
@@ -182,7 +182,7 @@ def rank(post: xr.DataTree, candidates: pd.DataFrame, probe: str = ANCHOR, refer
         The candidates, best first, with `reduction`: expected share of the variance that the run takes away, and
         `per_flop`: reduction per 1e18 FLOP. ``attrs["sd"]``: expected standard deviation without them.
     """
-    own, planned = _own(post, force), _checked(candidates)
+    own, planned = known_runs(post, force), checked_design(candidates)
     if planned.empty:
         raise DesignError("no candidates: give budgets, widths and r, or a design")
     runs = pd.concat([own, planned], ignore_index=True)
@@ -200,67 +200,28 @@ def rank(post: xr.DataTree, candidates: pd.DataFrame, probe: str = ANCHOR, refer
     return table
 
 
-def refit(post: xr.DataTree, design: pd.DataFrame | None, existing: bool = True, reference: str = ANCHOR,
-          delta: float = 0.1, number: int = 3, seed: int = 0,
-          progress: Callable[[int, int], None] | None = None) -> pd.DataFrame:
-    """Check `plan` by simulation: draw losses of the runs from the posterior, fit them, and look at φ's spread.
+def known_runs(post: xr.DataTree, force: bool) -> pd.DataFrame:
+    """The posterior's own runs, if it may be planned with.
 
-    Returns
-    -------
-    DataFrame
-        As `plan`: quantity, probe, sd (mean over the refits), bias (mean of estimate minus truth) and number.
+    Raises
+    ------
+    PosteriorError
+        If it did not converge and is not forced.
     """
-    from bayesloop.inference import fit
-
-    runs = pd.concat([*([_own(post, True)] if existing else []), _checked(design)], ignore_index=True)
-    runs = runs.drop(columns=["loss_se"], errors="ignore").assign(run_id=[str(i) for i in range(len(runs))])
-    rng, found = np.random.default_rng(seed), []
-    phi = post["posterior"]["phi"]
-    known = list(phi["probe"].to_numpy()) if "probe" in phi.dims else []
-    for done in range(number):
-        truth, losses = _simulated(post, runs, known, reference, delta, rng)
-        again = fit(runs.assign(loss=losses), law=post.attrs["law"], errors=post.attrs["errors"],
-                    seed=int(rng.integers(2**31)))
-        phi = again["posterior"]["phi"]
-        draws = {str(probe): phi.sel(probe=probe).to_numpy() for probe in phi["probe"].to_numpy()}
-        for probe, values in draws.items():
-            found.append(("phi", probe, values.std(ddof=1), values.mean() - truth[probe]))
-            if reference in draws and probe != reference:
-                difference = values - draws[reference]
-                found.append(("delta", probe, difference.std(ddof=1),
-                              difference.mean() - truth[probe] + truth[reference]))
-        if progress:
-            progress(done + 1, number)
-    table = pd.DataFrame(found, columns=["quantity", "probe", "sd", "bias"])
-    return table.groupby(["quantity", "probe"], sort=False).mean().reset_index().assign(number=number)
-
-
-def _simulated(post: xr.DataTree, runs: pd.DataFrame, known: list[str], reference: str, delta: float,
-               rng: np.random.Generator) -> tuple[dict[str, float], np.ndarray]:
-    """φ by probe at one random draw, and losses with that draw's scatter."""
-    group = post["posterior"].to_dataset()
-    one = group.isel(chain=[rng.integers(group.sizes["chain"])], draw=[rng.integers(group.sizes["draw"])])
-    looped = dict.fromkeys(runs.loc[runs["r"] > 1, "probe"])
-    phi = one["phi"].mean("r") if "r" in one["phi"].dims else one["phi"]
-    base = reference if reference in known else known[0]
-    truth = {probe: float(phi.sel(probe=probe if probe in known else base).squeeze()) + delta * (probe not in known)
-             for probe in looped}
-    at = xr.DataTree.from_dict({"posterior": one.drop_vars(["phi", "probe", "r"], errors="ignore").assign(
-        phi=(("chain", "draw", "probe"), np.array([[list(truth.values())]]))).assign_coords(probe=list(truth))})
-    at.attrs = post.attrs
-    probes = [probe if probe in truth else next(iter(truth)) for probe in runs["probe"]]
-    mean = expected_loss(at, design_of(runs), probes)
-    return truth, mean[0] * np.exp(float(one["sigma"].squeeze()) * rng.normal(size=len(runs)))
-
-
-def _own(post: xr.DataTree, force: bool) -> pd.DataFrame:
     if not post.attrs.get("converged") and not force:
         raise PosteriorError(f"the posterior did not converge ({post.attrs.get('verdict')}); sample longer, or use "
                              "force=True (--force)")
     return runs_of(post)
 
 
-def _checked(design: pd.DataFrame | None) -> pd.DataFrame:
+def checked_design(design: pd.DataFrame | None) -> pd.DataFrame:
+    """The planned runs, none where there is no design.
+
+    Raises
+    ------
+    DesignError
+        If a column is missing.
+    """
     needed = ["probe", "r", "n_once", "n_rec", "tokens"]
     if design is None:
         return pd.DataFrame({name: pd.Series(dtype=float) for name in needed})
@@ -274,8 +235,8 @@ def _units(runs: pd.DataFrame, unit: str) -> list[np.ndarray]:
     """Rows of each unit: single runs, or those of one probe, budget and r."""
     if unit == "run" or "budget" not in runs or runs["budget"].isna().any():
         return [np.array([i]) for i in range(len(runs))]
-    step = np.round(np.log(runs["budget"].to_numpy(float)) / (3 * BUDGET_TOLERANCE)).astype(int)
-    groups = runs.assign(step=step).groupby(["probe", "step", "r"], sort=False).indices
+    groups = runs.assign(group=group_budgets(runs["budget"].to_numpy(float))).groupby(["probe", "group", "r"],
+                                                                                      sort=False).indices
     return [np.asarray(rows) for rows in groups.values()]
 
 

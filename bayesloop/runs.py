@@ -106,7 +106,7 @@ def read_runs(source: Source, columns: Mapping[str, str] | None = None, units: M
     -------
     DataFrame
         One row per run in the source's order, columns in the schema's order, float64, int64 (missing: −1) and text
-        (missing: empty). Budgets within 0.1 % of each other have one value. `attrs` holds `source`, `sha256` (see
+        (missing: empty). Budgets within 1 % of each other have one value. `attrs` holds `source`, `sha256` (see
         `fingerprint`), `injection`, `count_convention` (exact, formula or undeclared), `excluded`, `notes`, `warnings`.
 
     Raises

@@ -15,7 +15,7 @@ import pandas as pd
 from bayesloop.problems import RunsError, listed, near
 from bayesloop.schema import COLUMNS
 
-BUDGET_TOLERANCE = 1e-3  # relative; neighbouring budgets of a grid differ by a factor of 1.5 and more
+BUDGET_TOLERANCE = 0.01  # relative; neighbouring budgets of a grid differ by a factor of 1.5 and more
 ANCHOR = "baseline"  # the probe whose r = 1 runs anchor every probe
 _LABELS = ("run_id", "status")  # names of a run; no fit depends on them
 
@@ -36,7 +36,7 @@ def select(runs: pd.DataFrame, where: str) -> pd.DataFrame:
         From `read_runs`.
     where : str
         Comparisons of columns with numbers or quoted text, joined by and, or, not; `in` takes a list.
-        Budgets match with a relative tolerance of 1e-3, so ``budget <= 1e18`` includes 1.0004e18.
+        Budgets within 1 % are one, so ``budget <= 1e18`` includes 1.004e18.
 
     Returns
     -------
@@ -54,6 +54,16 @@ def select(runs: pd.DataFrame, where: str) -> pd.DataFrame:
     selected = runs[kept].reset_index(drop=True)
     selected.attrs = {**runs.attrs, "sha256": fingerprint(selected), "where": [*runs.attrs.get("where", []), where]}
     return selected
+
+
+def group_budgets(budget: np.ndarray) -> np.ndarray:
+    """Number of the budget each run belongs to, shape (run,); values within 1 % of the next are one budget."""
+    order = np.argsort(budget, kind="stable")
+    ordered = np.asarray(budget, float)[order]
+    number = np.concatenate([[0], np.cumsum(ordered[1:] > (1 + BUDGET_TOLERANCE) * ordered[:-1])])
+    groups = np.empty(len(ordered), int)
+    groups[order] = number
+    return groups
 
 
 def anchored(runs: pd.DataFrame, probe: str) -> pd.DataFrame:

@@ -94,8 +94,10 @@ def optimum_view(table: pd.DataFrame) -> pd.DataFrame:
 def equivalent_view(table: pd.DataFrame) -> pd.DataFrame:
     """What `equivalent` returns."""
     return _named(table, {
-        "r": table["r"], "width": table["width"].map("{:.0f}".format), "N at r = 1": table["n_plain"].map(short),
-        "unique": table["n_unique"].map(short), "performs like": spread(table, "n_equivalent"),
+        "r": table["r"], "width": table["width"].map("{:.0f}".format),
+        **({"tokens": table["tokens"].map(short)} if "tokens" in table else {}),
+        "N at r = 1": table["n_plain"].map(short), "unique": table["n_unique"].map(short),
+        "performs like": spread(table, "n_equivalent"),
         "share of N": spread(table, "equivalent_ratio", "{:.3f}"), "cost": table["cost_ratio"].map("{:.3f}×".format),
         "cost / its equal": spread(table, "cost_equivalent", "{:.2f}")})
 

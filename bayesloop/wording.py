@@ -15,6 +15,8 @@ def short(value: float) -> str:
     """A count to three digits, as people say it: 583M, 1.02B."""
     if value != value:
         return ""
+    if value == float("inf"):
+        return "∞"
     unit, suffix = next(((unit, name) for name, unit in reversed(SUFFIX.items()) if abs(value) >= 0.9995 * unit),
                         (1.0, ""))
     return f"{value / unit:.3g}{suffix}"

@@ -6,14 +6,24 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 import pandas as pd
 import xarray as xr
+from arviz_base import from_dict
 
 from bayesloop.architecture import iso_depth
+from bayesloop.errors import ERRORS
+from bayesloop.laws import LAWS
+from bayesloop.model import Model
+from bayesloop.structures import RECIPES, STRUCTURES
 
 TRUTH = {"E": 1.6, "A": 40.0, "B": 700.0, "alpha": 0.22, "beta": 0.36, "sigma": 0.004}
 PHI = {"baseline": 0.45, "truncated": 0.3, "hyperconnections": 0.7}
+
+# every law with φ, error model, structure of φ and recipe term, one away from the default
+LOOPED_MODELS = [*({"law": name} for name, one in LAWS.items() if one.looped), *({"errors": name} for name in ERRORS),
+                 *({"phi": name} for name in STRUCTURES), *({"recipe": name} for name in RECIPES if name != "none")]
 
 
 def grid(looped: Sequence[str] = ("baseline",), counts: Sequence[int] = (2, 4), budgets: Sequence[float] = (3e17, 6e17),
@@ -64,4 +74,26 @@ def posterior(runs: pd.DataFrame, phi_dims: Sequence[str] = ("probe",), fix: Map
     })
     tree.attrs = {"law": "recurrence", "errors": "normal", "fix": json.dumps(fix), "share": "law",
                   "converged": 1, **attrs}
+    return tree
+
+
+def prior_as_posterior(model: Model, n: int = 20, runs: pd.DataFrame | None = None) -> xr.DataTree:
+    """Draws from the prior in the form of a posterior, the level near the truth so that losses are losses.
+
+    With the model's runs, in the form that `fit` returns.
+    """
+    draws = jax.vmap(model.sample_prior)(jax.random.split(jax.random.key(2), n))
+    draws = {name: np.full_like(value, TRUTH[name]) if name in TRUTH else np.asarray(value)
+             for name, value in draws.items()}
+    tree = from_dict({"posterior": {name: value[None] for name, value in draws.items()}},
+                     coords={dim: model.coords[dim] for dim in ("probe", "r", "recipe") if model.coords[dim]},
+                     dims={name: list(model.dims(name)) for name in draws})
+    tree.attrs = {"law": model.law.name, "phi": model.structure.name, "recipe": model.recipe.name,
+                  "errors": model.errors.name, "compute": model.compute, "fix": json.dumps(model.fix),
+                  "priors": json.dumps({name: str(prior) for name, prior in model.priors.items()}),
+                  "share": "law", "converged": 1}
+    if runs is not None:
+        tree["constant_data"] = xr.Dataset({name: ("run", column.to_numpy()) for name, column in runs.items()
+                                            if name != "loss"})
+        tree["observed_data"] = xr.Dataset({"loss": ("run", runs["loss"].to_numpy())})
     return tree

@@ -230,7 +230,7 @@ def test_near_budgets_become_one(tmp_path: Path) -> None:
     report = validate(path)
     assert report.runs is not None
     assert sorted(set(report.runs.budget)) == [4.64e17, 1e18]
-    assert "2 rows with a budget within 0.1 %" in report.notes[0]
+    assert "2 rows with a budget within 1 %" in report.notes[0]
 
 
 def test_everything_is_reported_at_once(tmp_path: Path) -> None:

@@ -16,12 +16,12 @@ from scipy.stats import norm
 
 import bayesloop as bl
 from bayesloop.designs import DesignError, design_runs, gpu_hours, read_design
-from bayesloop.errors import ERRORS
 from bayesloop.information import information
-from bayesloop.planning import cheapest, plan, rank, refit
+from bayesloop.model import build_model
+from bayesloop.plan_check import refit
+from bayesloop.planning import cheapest, plan, rank
 from bayesloop.posterior import PosteriorError
-from bayesloop.structures import RECIPES
-from tests.posteriors import PHI, TRUTH, grid, law, posterior
+from tests.posteriors import LOOPED_MODELS, PHI, TRUTH, grid, law, posterior, prior_as_posterior
 
 PRIORS = ('{"E": "LogNormal(0.4, 0.5)", "A": "LogNormal(4.6, 1.5)", "B": "LogNormal(6.9, 2.0)", '
           '"alpha": "LogNormal(-1.4, 0.4)", "beta": "LogNormal(-1.0, 0.4)", "phi": "Normal(0.5, 0.5)"}')
@@ -224,17 +224,65 @@ def test_posteriors_that_cannot_be_planned_with() -> None:
         plan(posterior(runs, priors=PRIORS, law="chinchilla"))
 
 
-@pytest.mark.parametrize("attrs", [
-    *({"recipe": name} for name in RECIPES if name != "none"), {"phi": "trend"}, {"phi": "probe_r_pooled"},
-    *({"errors": name} for name, model in ERRORS.items() if model.factor)], ids=str)
-def test_what_a_plan_would_leave_out_is_refused(attrs: dict[str, str]) -> None:
-    with pytest.raises(PosteriorError, match=f"planning .*{next(iter(attrs.values()))!r}"):
-        plan(posterior(grid(), priors=PRIORS, **attrs))
+def test_what_runs_miss_by_together_counts_as_in_their_joint_density() -> None:
+    """Against the inverse Hessian of the log posterior with the runs' covariance written out."""
+    runs = grid()
+    post = posterior(runs, n_chains=1, n_draws=1, priors=PRIORS, errors="budget")
+    post["posterior"] = post["posterior"].to_dataset().assign(sigma_budget=(("chain", "draw"), [[0.008]]))
+    names = ["E", "A", "B", "alpha", "beta"]
+    values = {name: float(value.squeeze()) for name, value in post["posterior"].data_vars.items()}
+    point = jnp.array([*(np.log(values[name]) for name in names), values["phi"]])
+    table = {name: jnp.asarray(runs[name].to_numpy(float)) for name in ("n_once", "n_rec", "r", "tokens")}
+    same = runs["budget"].to_numpy()[:, None] == runs["budget"].to_numpy()
+    precision = np.linalg.inv(values["sigma"] ** 2 * np.eye(len(runs)) + values["sigma_budget"] ** 2 * same)
+
+    def log_mean(theta):
+        return jnp.log(law(dict(zip(names, jnp.exp(theta[:5]), strict=True)), theta[5], table))
+
+    slope = np.asarray(jax.jacobian(log_mean)(point))
+    spread = np.array([*SPREAD.values(), 0.5])[[0, 1, 2, 3, 4, 5]]
+    expected = np.linalg.inv(slope.T @ precision @ slope + np.diag(spread**-2.0))
+    about = information(post, runs)
+    assert about.names[6:] == ["together[0]", "together[1]"]
+    sd = np.sqrt(about.variance(about.target("baseline"), np.arange(len(runs))))
+    assert sd[0] == pytest.approx(np.sqrt(expected[5, 5]), rel=0.01)
+    independent = information(posterior(runs, n_chains=1, n_draws=1, priors=PRIORS), runs)
+    assert about.variance(about.target("baseline"), np.arange(len(runs)))[0] != pytest.approx(
+        independent.variance(independent.target("baseline"), np.arange(len(runs)))[0], rel=0.02)
 
 
-@pytest.mark.parametrize("dims", [(), ("probe", "r")])
-def test_other_structures_of_phi(dims: tuple[str, ...]) -> None:
-    post = posterior(grid(looped=("baseline", "truncated")), dims, priors=PRIORS)
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [
+    {"phi": "probe_r_pooled"}, {"phi": "trend"}, {"recipe": "both", "phi": "probe_r"},
+    {"law": "cross_recurrence", "phi": "probe_r", "recipe": "data_factor"}], ids=str)
+def test_the_expected_width_is_the_posteriors_in_other_models(runs: pd.DataFrame, options: dict[str, str]) -> None:
+    post = bl.fit(bl.select(runs, "budget <= 4.64e18"), **options)
+    table = plan(post).set_index(["quantity", "probe"])["sd"]
+    phi = post["posterior"]["phi"]
+    phi = phi.mean("r") if "r" in phi.dims else phi
+    for probe in ("truncated", "hyperconnections"):
+        delta = phi.sel(probe=probe) - phi.sel(probe="baseline")
+        assert table["phi", probe] == pytest.approx(float(phi.sel(probe=probe).std()), rel=0.12)
+        assert table["delta", probe] == pytest.approx(float(delta.std()), rel=0.12)
+
+
+@pytest.mark.parametrize("options", LOOPED_MODELS, ids=str)
+def test_every_law_error_model_structure_and_recipe_term_can_be_planned_with(options: dict[str, str]) -> None:
+    """A new recipe, an r that was never run, and planning as it is documented: more runs tell more."""
+    known = grid(looped=("baseline", "truncated"), widths=(256, 512, 768))
+    post = prior_as_posterior(build_model(known, **options), runs=known)
+    mine = [design_runs(post, [6e17], [1, 2, 16], widths=[256, 512], probe="mine", repeats=n) for n in (1, 3)]
+    few, many = (plan(post, design).set_index(["quantity", "probe"])["sd"] for design in mine)
+    assert np.isfinite(few).all()
+    assert (many <= few * (1 + 1e-6)).all()
+    assert few["phi", "mine"] < 1.0
+    ranked = rank(post, mine[0], probe="mine" if options.get("phi") == "one" else "baseline")
+    assert (ranked["reduction"] >= -1e-9).all()
+
+
+@pytest.mark.parametrize(("dims", "phi"), [((), "one"), (("probe", "r"), "probe_r")])
+def test_other_structures_of_phi(dims: tuple[str, ...], phi: str) -> None:
+    post = posterior(grid(looped=("baseline", "truncated")), dims, priors=PRIORS, phi=phi)
     table = plan(post, design_runs(post, [3e17], [2, 4], widths=[256, 512, 768], probe="mine"))
     assert set(table["probe"]) == {"baseline", "truncated", "mine"}
     assert np.isfinite(table["sd"]).all()

@@ -3,36 +3,21 @@
 from __future__ import annotations
 
 import itertools
-import json
 
 import jax
 import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
-from arviz_base import from_dict
 
 from bayesloop.curves import design_of, expected_loss
 from bayesloop.laws import Design
 from bayesloop.model import Model, build_model
 from bayesloop.posterior import PosteriorError
 from bayesloop.structures import RECIPES, STRUCTURES
-from tests.posteriors import TRUTH, grid
+from tests.posteriors import grid, prior_as_posterior
 
 PROBES = ("baseline", "truncated", "hyperconnections")
-
-
-def prior_as_posterior(model: Model, n: int = 20) -> xr.DataTree:
-    """Draws from the prior in the form of a posterior, the level near the truth so that losses are losses."""
-    draws = jax.vmap(model.sample_prior)(jax.random.split(jax.random.key(2), n))
-    draws = {name: np.full_like(value, TRUTH[name]) if name in TRUTH else np.asarray(value)
-             for name, value in draws.items()}
-    tree = from_dict({"posterior": {name: value[None] for name, value in draws.items()}},
-                     coords={dim: model.coords[dim] for dim in ("probe", "r", "recipe") if model.coords[dim]},
-                     dims={name: list(model.dims(name)) for name in draws})
-    tree.attrs = {"law": model.law.name, "phi": model.structure.name, "recipe": model.recipe.name,
-                  "compute": model.layout.compute, "fix": json.dumps(model.fix)}
-    return tree
 
 
 def model_mean(model: Model, post: xr.DataTree) -> np.ndarray:

@@ -1,0 +1,84 @@
+"""A plan checked by simulation: losses drawn from the posterior's own model, fitted by the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from bayesloop.inference import fit
+from bayesloop.model import Model
+from bayesloop.planned import planned_model, values_of
+from bayesloop.planning import checked_design, known_runs
+from bayesloop.selection import ANCHOR
+from bayesloop.simulation import simulate
+
+
+def refit(post: xr.DataTree, design: pd.DataFrame | None, existing: bool = True, reference: str = ANCHOR,
+          delta: float = 0.1, recipes: Sequence[str] = (), number: int = 3, seed: int = 0,
+          progress: Callable[[int, int], None] | None = None) -> pd.DataFrame:
+    """Check `plan` by simulation: draw losses of the runs from the posterior, fit them, and look at φ's spread.
+
+    Parameters
+    ----------
+    post, design, existing, reference, delta
+        As in `plan`.
+    recipes : sequence of str
+        As in `plan`, but if there are any, every recipe is fitted with an effect.
+    number, seed : int
+        Of the simulated tables.
+    progress : callable, optional
+        Called with (tables done, tables).
+
+    Returns
+    -------
+    DataFrame
+        As `plan`: quantity, probe, sd (mean over the refits), bias (mean of estimate minus truth) and number.
+    """
+    runs = pd.concat([*([known_runs(post, True)] if existing else []), checked_design(design)], ignore_index=True)
+    runs = runs.drop(columns=["loss_se"], errors="ignore").assign(run_id=[str(i) for i in range(len(runs))])
+    model = planned_model(post, runs, recipes)
+    options: dict[str, Any] = {"law": model.law, "errors": model.errors, "phi": model.structure.name,
+                               "recipe": model.recipe.name, "priors": model.priors, "fix": model.fix}
+    draws = post["posterior"].to_dataset().stack(sample=("chain", "draw"))
+    rng, found = np.random.default_rng(seed), []
+    for done in range(number):
+        one = draws.isel(sample=[rng.integers(draws.sizes["sample"])])
+        truth = values_of(post, model, one, reference, delta)
+        free = {name: value[0] for name, value in truth.items() if name not in model.fix}
+        losses = simulate(model, jax.random.key(int(rng.integers(2**31))), 1, free).loss[0]
+        again = fit(runs.assign(loss=losses), **options, seed=int(rng.integers(2**31)))
+        flat = again["posterior"].to_dataset().stack(sample=("chain", "draw")).transpose("sample", ...)
+        fitted = {str(name): value.to_numpy() for name, value in flat.data_vars.items()}
+        known, estimates = (_phi(model, runs, truth, model.compute),
+                            _phi(model, runs, fitted, again.attrs["compute"]))
+        for probe, values in estimates.items():
+            found.append(("phi", probe, values.std(ddof=1), values.mean() - known[probe][0]))
+            if reference in known and probe != reference:
+                difference = values - estimates[reference]
+                found.append(("delta", probe, difference.std(ddof=1),
+                              difference.mean() - (known[probe] - known[reference])[0]))
+        if progress:
+            progress(done + 1, number)
+    table = pd.DataFrame(found, columns=["quantity", "probe", "sd", "bias"])
+    return table.groupby(["quantity", "probe"], sort=False).mean().reset_index().assign(number=number)
+
+
+def _phi(model: Model, runs: pd.DataFrame, values: Mapping[str, np.ndarray], compute: float) -> dict[str, np.ndarray]:
+    """φ of each probe at the model's compute, from values at another: the mean over the r of its runs, (draw,)."""
+    if "phi" not in values:
+        return {}
+    found = {}
+    for i, probe in enumerate(model.layout.probes):
+        phi = values["phi"][:, i]
+        if "r" in model.dims("phi"):
+            counts = set(runs.loc[runs["probe"] == probe, "r"])
+            phi = phi[:, [j for j, r in enumerate(model.layout.recurrences) if r in counts]].mean(axis=1)
+        if "phi_slope" in values:
+            phi = phi + values["phi_slope"] * np.log10(model.compute / compute)
+        found[probe] = phi
+    return found
