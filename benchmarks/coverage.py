@@ -26,7 +26,7 @@ import bayesloop as bl
 from bayesloop.compilation import enable_cache
 from bayesloop.model import Model, build_model
 from bayesloop.refits import sound
-from bayesloop.sampling import Settings, run_nuts
+from bayesloop.sampling import Settings, run_nuts, run_pilot
 
 NOISE, SMOOTH, LENGTH = 0.002, 0.008, 2.0  # nats, nats, factors of e
 LAW = {"E": 1.7, "A": 37.0, "alpha": 0.214, "B": 4650.0, "beta": 0.45}
@@ -104,9 +104,14 @@ def simulate(scenario: Scenario, runs: pd.DataFrame, num: int, seed: int) -> np.
 
 
 def sample(model: Model, losses: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Draws of φ, shape (replicate, draw, …), one chain for each replicate, and whether each chain is sound."""
-    keys = jax.random.split(jax.random.key(seed), len(losses))
-    draws = run_nuts(model, {**model.layout.data, "loss": losses}, keys, Settings(500, 1000), batched=("loss",))
+    """Draws of φ, shape (replicate, draw, …), one chain for each replicate, and whether each chain is sound.
+
+    The replicates of a scenario differ by their noise alone, so the chains start where one of the first ended.
+    """
+    keys = jax.random.split(jax.random.key(seed), len(losses) + 1)
+    pilot = run_pilot(model, {**model.layout.data, "loss": losses[0]}, keys[-1], Settings(1000))
+    draws = run_nuts(model, {**model.layout.data, "loss": losses}, keys[:-1], Settings(150, 600), batched=("loss",),
+                     pilot=pilot)
     return draws.values["phi"], sound(draws)
 
 

@@ -12,7 +12,7 @@ from arviz_stats.base import array_stats
 
 from bayesloop import sampling
 from bayesloop.model import Model, build_model
-from bayesloop.sampling import STRETCH, Settings, run_nuts
+from bayesloop.sampling import STRETCH, Settings, run_nuts, run_pilot
 from tests import plain
 
 SHORT = Settings(num_warmup=300, num_samples=500)
@@ -52,6 +52,18 @@ def test_known_distribution(chains: dict[str, np.ndarray]) -> None:
     assert (np.abs(squares.mean((0, 1))) < 4 * standard_error(squares)).all()
     np.testing.assert_allclose(np.corrcoef(centred.reshape(-1, 2).T)[0, 1], 0.9, atol=0.03)
     np.testing.assert_array_equal(chains["twice"], 2 * chains["rate"])
+
+
+def test_chains_that_start_from_a_pilot() -> None:
+    """A short warm-up from where a chain of another data set ended gives each data set its own distribution."""
+    means = np.array([[0.0, 5.0]] * 2 + [[0.02, 3.0]] * 2)
+    pilot = run_pilot(pair, {"mean": means[0], "covariance": COVARIANCE}, jax.random.key(3), SHORT)
+    draws = run_nuts(pair, {"mean": means, "covariance": COVARIANCE}, jax.random.split(jax.random.key(4), 4),
+                     Settings(100, 500), batched=("mean",), pilot=pilot)
+    centred = draws.values["pair"] - means[:, None]
+    assert (np.abs(centred.mean((0, 1))) < 4 * standard_error(centred)).all()
+    assert (np.abs((centred**2).mean((0, 1)) - np.diag(COVARIANCE)) < 4 * standard_error(centred**2)).all()
+    assert not draws.stats["diverging"].any()
 
 
 def test_shapes_and_statistics(chains: dict[str, np.ndarray]) -> None:
