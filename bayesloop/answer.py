@@ -16,7 +16,7 @@ from bayesloop.findings import Findings
 from bayesloop.laws import Prior, get_law
 from bayesloop.posterior import attribute
 from bayesloop.structures import get_recipe, get_structure
-from bayesloop.wording import percent, short
+from bayesloop.wording import many, percent, short
 
 QUESTION = "How much is one recurrence worth?"
 
@@ -31,7 +31,7 @@ def answer(found: Findings) -> list[str]:
         fixed = attribute(found.post, "fix").get("phi")
         reason = f"φ was fixed at {fixed:g}" if fixed is not None else f"the law {found.post.attrs['law']} has no φ"
         return [f"This posterior does not say: {reason}, so nothing was learned about it from "
-                f"{len(found.tables['runs'])} runs.", "Fit a law with φ free to ask."]
+                f"{many(len(found.tables['runs']), 'run')}.", "Fit a law with φ free to ask."]
     others = found.probes[1:]
     second = "; ".join(_other(found, probe) for probe in others) if others else _equal(found, found.reference)
     return [_first(found), f"{'Against it, ' if others else ''}{second if others else second[0].upper() + second[1:]}."]
@@ -158,10 +158,10 @@ def methods(found: Findings) -> str:
     fixed = "".join(f"; {name} held at {value:g}" for name, value in attribute(post, "fix").items())
     share = "probes share every other parameter" if about["share"] == "law" else "each probe was fitted apart"
     return (
-        f"{len(runs)} runs (r = {', '.join(str(r) for r in sorted(set(runs['r'])))}; {short(runs['tokens'].min())} to "
-        f"{short(runs['tokens'].max())} tokens{compute}) were described by the law {law.name}, {law.formula} "
-        f"({law.source}), with {structure.meaning}; {share}; {recipe.meaning}{fixed}. Error model "
-        f"{errors.name}: {errors.assumes.rstrip('.')}. The linear injection's parameters count in "
+        f"{many(len(runs), 'run')} (r = {', '.join(str(r) for r in sorted(set(runs['r'])))}; "
+        f"{short(runs['tokens'].min())} to {short(runs['tokens'].max())} tokens{compute}) were described by the "
+        f"law {law.name}, {law.formula} ({law.source}), with {structure.meaning}; {share}; {recipe.meaning}{fixed}. "
+        f"Error model {errors.name}: {errors.assumes.rstrip('.')}. The linear injection's parameters count in "
         f"{_injection(about)}. The posterior was sampled with the No-U-Turn sampler of NumPyro: "
         f"{about.get('num_chains', '?')} chains of {about.get('num_samples', '?')} draws after "
         f"{about.get('num_warmup', '?')} of warm-up, target acceptance {about.get('target_accept_prob', '?')}, in "
@@ -189,6 +189,7 @@ def fit_command(post: xr.DataTree) -> str:
     if about.get("data_injection", "rec") not in ("rec", "unknown"):
         options["--injection"] = about["data_injection"]
     words += [str(word) for pair in options.items() for word in pair]
+    words += _reading(attribute(post, "data_declared", {}))
     words += [word for name, value in attribute(post, "fix").items() for word in ("--fix", f"{name}={value:g}")]
     words += [word for name, prior in changed_priors(post).items() for word in ("--prior", f"{name}={prior}")]
     for option in ("num_chains", "seed"):
@@ -198,6 +199,16 @@ def fit_command(post: xr.DataTree) -> str:
     words += [word for option in ("num_warmup", "num_samples") if option in about
               for word in (f"--{option.replace('_', '-')}", str(int(about[option]) // halved))]
     return shlex.join([*words, "--out", "posterior.nc"])
+
+
+def _reading(declared: Mapping[str, Any]) -> list[str]:
+    """The options by which the table was read."""
+    words = []
+    for name in ("columns", "units"):
+        words += [word for pair in declared.get(name, {}).items() for word in (f"--{name}", "=".join(pair))]
+    words += [word for name in declared.get("allow", []) for word in ("--allow", name)]
+    return words + [word for name in ("tokens_per_byte", "count_convention") if name in declared
+                    for word in (f"--{name.replace('_', '-')}", str(declared[name]))]
 
 
 def default_priors(post: xr.DataTree) -> dict[str, Prior]:

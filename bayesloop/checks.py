@@ -15,13 +15,14 @@ from arviz_stats import psense_summary
 
 from bayesloop.curves import residuals
 from bayesloop.errors import get_errors
+from bayesloop.identification import NARROWED, prior_ratios
 from bayesloop.influence import Sensitivity, sensitivity
 from bayesloop.posterior import PosteriorError, summarise
 from bayesloop.prediction import MAX_K, pit, pointwise_loo
 from bayesloop.robust import robust_intervals
 from bayesloop.selection import ANCHOR
+from bayesloop.wording import many
 
-PRIOR_DOMINATED = 0.5  # share of the prior's standard deviation left, from which the runs have said little
 SENSITIVE = 0.05  # power-scaling sensitivity that counts (arXiv 2107.14054)
 MAX_MOVE = 1.0  # posterior standard deviations by which φ may move without being named a warning
 COVERED = (0.5, 0.8, 0.95)
@@ -37,14 +38,14 @@ class Check:
         Mean residual (nats) and number of runs by probe, r and budget.
     together : float
         Share of the residual variance that lies between cells; about 1 / (runs of a cell) where runs miss
-        independently, which is `together_expected`.
+        independently, which is `together_expected`. Both NaN where runs have no budget.
     loo : dict
         elpd, se, p (effective number of parameters), and `bad`, the runs whose Pareto k is above 0.7.
     coverage : DataFrame
         Share of runs inside the central predictive intervals given all other runs, beside the nominal one.
     parameters : DataFrame
-        By parameter: mean, sd, left (posterior sd over prior sd), and the power-scaling sensitivities to prior and
-        likelihood.
+        By parameter: mean, sd, left (width of the posterior over its prior's, see `prior_ratios`), and the
+        power-scaling sensitivities to prior and likelihood.
     robust : DataFrame
         As from `robust_intervals`; empty where it does not apply.
     moves, bagged : DataFrame
@@ -110,6 +111,8 @@ def _cells(seen: pd.DataFrame) -> tuple[pd.DataFrame, float, float]:
     keys = ["probe", "r", "budget"]
     grouped = seen.groupby(keys, sort=False, dropna=False)["residual"]
     cells = grouped.agg(mean="mean", runs="size").reset_index()
+    if seen["budget"].isna().any():
+        return cells, np.nan, np.nan
     centred = seen["residual"] - seen["residual"].mean()
     between = (grouped.transform("mean") - seen["residual"].mean()) ** 2
     expected = (len(cells) - 1) / (len(seen) - 1)
@@ -133,12 +136,7 @@ def _coverage(post: xr.DataTree) -> pd.DataFrame:
 
 def _parameters(post: xr.DataTree) -> pd.DataFrame:
     table = summarise(post)[["mean", "sd"]].copy()
-    prior = post["prior"].to_dataset()
-    spread = []
-    for name, draws in post["posterior"].data_vars.items():
-        deviations = prior[name].std(("chain", "draw"))
-        spread += list(np.broadcast_to(deviations.to_numpy(), draws.shape[2:]).ravel())
-    table["left"] = table["sd"] / np.array(spread)
+    table["left"] = pd.Series(prior_ratios(post)).reindex(table.index)
     advice = logging.getLogger("arviz_stats.psense")  # its own; ours is in the verdict
     level = advice.level
     advice.setLevel(logging.ERROR)
@@ -155,18 +153,21 @@ def _verdict(post: xr.DataTree, together: float, expected: float, scores: dict[s
              table: pd.DataFrame, robust: pd.DataFrame) -> list[tuple[str, bool]]:
     told = [(str(post.attrs["verdict"]), bool(post.attrs["converged"]))]
     independent = get_errors(post.attrs["errors"]).factor is None
-    if together > 1.5 * expected:
+    if together != together:
+        told.append(("not every run has a budget, so whether runs of one (budget, r) cell miss together was not looked "
+                     "at; give a column `budget`", False))
+    elif together > 1.5 * expected:
         told.append((f"runs of a (probe, budget, r) cell miss together: {together:.0%} of the residual variance lies "
                      f"between cells, where independent runs give about {expected:.0%}"
                      + ("; intervals that take runs for independent are too narrow: see the robust ones, other laws, "
-                        "phi='probe_r' and recipe terms" if independent else ""), not independent))
+                        "one φ for each r (--phi probe_r) and recipe terms" if independent else ""), not independent))
     else:
         told.append((f"runs miss independently as far as cells tell: {together:.0%} of the residual variance lies "
                      f"between cells, about {expected:.0%} expected", True))
     if scores["bad"]:
         runs = ", ".join(f"{name} ({k:.2f})" for name, k in list(scores["bad"].items())[:5])
-        told.append((f"{len(scores['bad'])} runs carry more than their share (Pareto k above {MAX_K}): {runs}; refit "
-                     "without them and compare", False))
+        told.append((f"{many(len(scores['bad']), 'run')} with more than a share of their own (Pareto k above {MAX_K}): "
+                     f"{runs}; refit without and compare", False))
     off = coverage[np.abs(coverage["covered"] - coverage["interval"]) > 3 * coverage["standard error"]]
     for nominal, covered in zip(off["interval"], off["covered"], strict=True):
         told.append((f"the {nominal:.0%} predictive interval covers {covered:.0%} of the runs", False))
@@ -182,8 +183,8 @@ def _sensitivity(table: pd.DataFrame) -> list[tuple[str, bool]]:
     names = [str(name) for name in table.index]
     left = dict(zip(names, table["left"].to_numpy(float), strict=True))
     moves = dict(zip(names, table["prior_sensitivity"].to_numpy(float), strict=True))
-    told = [(f"{name} is dominated by its prior: {share:.0%} of the prior's spread is left", not name.startswith("phi"))
-            for name, share in left.items() if share > PRIOR_DOMINATED]
+    told = [(f"{name} is dominated by its prior: {share:.0%} of the prior's width is left", not name.startswith("phi"))
+            for name, share in left.items() if share > NARROWED]
     moved = [name for name in names if name.startswith("phi") and moves[name] > SENSITIVE]
     if moved:
         told.append((f"{', '.join(moved)} moves with the priors (power scaling above {SENSITIVE}): vary them", False))

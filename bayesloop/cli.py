@@ -125,9 +125,12 @@ def validate(runs: Runs, columns: Columns = None, units: Units = None, injection
     if as_json:
         print_json(report.to_dict())
         return DONE if report.ok else BAD_INPUT
-    say(f"{report.source}: {report.n_rows} rows read, {report.n_kept} kept, {len(report.excluded)} excluded")
+    faulty = report.n_rows - report.n_kept - len(report.excluded)
+    say(f"{report.source}: {report.n_rows} rows read, {report.n_kept} kept, {len(report.excluded)} excluded"
+        + (f", {faulty} with problems" if faulty else ""))
     for row in report.excluded:
-        say(f"  excluded {row['run_id']} ({row['row']}): {row['reason']}")
+        named = f"{row['run_id']} ({row['row']})" if row["run_id"] else row["row"]
+        say(f"  excluded {named}: {row['reason']}")
     for kind, found in (("problem", report.problems), ("warning", report.warnings), ("note", report.notes)):
         for item in found:
             say(f"  {kind}: {getattr(item, 'message', item)}")

@@ -22,7 +22,7 @@ from bayesloop.cli_options import (
 )
 from bayesloop.console import print_table, progress, say, warn
 from bayesloop.schema import InputError
-from bayesloop.wording import percent, short
+from bayesloop.wording import many, percent, short
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -141,7 +141,8 @@ def _show_plan(post: xr.DataTree, runs: pd.DataFrame | None, asked: dict[str, An
     if refitted is not None:
         joined = table.merge(refitted, on=["quantity", "probe"], how="left", suffixes=("", "_refit"))
         shown["sd"], shown[f"sd of {check[0]} refits"] = table["sd"], joined["sd_refit"]
-    print_table(shown, f"What {about['n_runs']} planned runs would tell beside {about['n_existing']} there are")
+    print_table(shown, f"What {many(about['n_runs'], 'planned run')} would tell beside {about['n_existing']} there "
+                       "are")
     say(f"planned compute {about['flops']:.3g} FLOP, about {short(about['gpu_hours'])} GPU hours at {asked['mfu']:.0%} "
         f"of {asked['peak'] / 1e12:g} TFLOP/s")
 

@@ -54,16 +54,16 @@ def report(source: Annotated[Path, typer.Argument(metavar="RUNS_OR_POSTERIOR", h
            allow: Allow = None, tokens_per_byte: TokensPerByte = None, count_convention: Convention = None,
            seed: Seed = 0, as_json: Json = False) -> int:
     """One HTML page to send: the answer, the runs, figures, checks; figures, tables and numbers.json beside it."""
-    from bayesloop.reporting import make_folders
+    from bayesloop.files import make_folder
     from bayesloop.reporting import report as write
 
-    folder = make_folders(out_)
     if source.suffix == ".nc":
         if where is not None:
             raise InputError("--where chooses runs of a table, but a posterior was given; give the table")
-        post = load_all([source])[0]
+        post, folder = load_all([source])[0], out_
     else:
         table = read_table(source, where, columns, units, injection, allow, tokens_per_byte, count_convention)
+        folder = make_folder(out_)
         post = _fitted(table, folder / "posterior.nc", seed)
     if not post.attrs["converged"] and not force:
         fail(f"{post.attrs['verdict']}; nothing was reported; --force reports it, under a banner that says so")

@@ -16,6 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from bayesloop.schema import InputError
+from bayesloop.wording import many
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -194,7 +195,7 @@ def show_check(found: Check, as_json: bool = False) -> None:
         _show_moves(found.moves)
     print_table(found.coverage, "Predictive intervals given all other runs")
     say(f"leave-one-out: elpd {found.loo['elpd']:.1f} ± {found.loo['se']:.1f}, effective parameters "
-        f"{found.loo['p']:.1f}, {len(found.loo['bad'])} runs with Pareto k above 0.7")
+        f"{found.loo['p']:.1f}, {many(len(found.loo['bad']), 'run')} with Pareto k above 0.7")
     for sentence in found.verdict:
         say(f"• {sentence}")
     say("nothing found against this interval" if found.ok else "read the points above before quoting an interval",

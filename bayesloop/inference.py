@@ -158,6 +158,7 @@ def _provenance(model: Model, runs: pd.DataFrame, settings: Settings, num_chains
         "fix": json.dumps(model.fix), "seed": seed, "num_chains": num_chains, **asdict(settings),
         "data_sha256": fingerprint(runs), **{f"data_{name}": value for name, value in table.items()},
         "data_where": " and ".join(f"({where})" for where in runs.attrs.get("where", [])),
+        "data_declared": json.dumps(runs.attrs.get("declared", {})),
         "data_excluded": json.dumps(runs.attrs.get("excluded", [])),
         "versions": json.dumps({name: _version(name) for name in packages}), "schema_version": SCHEMA_VERSION,
     }

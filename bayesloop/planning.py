@@ -16,6 +16,7 @@ from bayesloop.hull import compute_of
 from bayesloop.information import Information, information
 from bayesloop.posterior import PosteriorError
 from bayesloop.selection import ANCHOR, group_budgets
+from bayesloop.wording import many
 
 POWER = 0.8  # probability at which a difference counts as detectable
 UNITS, COSTS = ("cell", "run"), ("flops", "runs")
@@ -159,8 +160,8 @@ def cheapest(post: xr.DataTree, goal: float, design: pd.DataFrame | None = None,
             progress(len(units) - len(left), len(units))
     enough = [i for i, step in enumerate(steps) if step["half_width"] <= goal]
     if not enough:
-        raise DesignError(f"the whole design of {len(planned)} runs is expected to give ± {steps[0]['half_width']:.3g} "
-                          f"and not ± {goal:g}; add runs, or ask for less")
+        raise DesignError(f"the whole design of {many(len(planned), 'run')} is expected to give "
+                          f"± {steps[0]['half_width']:.3g} and not ± {goal:g}; add runs, or ask for less")
     chosen = planned.iloc[order[max(enough)]].reset_index(drop=True)
     return chosen, pd.DataFrame(steps[::-1])
 

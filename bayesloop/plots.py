@@ -19,9 +19,9 @@ from bayesloop.plot_matched import plot_matched
 from bayesloop.plot_phi import plot_differences, plot_forest
 from bayesloop.style import COLUMN, PAGE, new_figure, probe_style, r_style, save_figure
 
-__all__ = ["COLUMN", "PAGE", "comparison_figure", "curves_figure", "figures", "file_name", "iso_flop_figure",
-           "new_figure", "plot_curves", "plot_differences", "plot_forest", "plot_frontier", "plot_iso_flop",
-           "plot_matched", "plot_residuals", "probe_style", "r_style", "recurrences", "save_figure"]
+__all__ = ["COLUMN", "PAGE", "comparison_figure", "curves_figure", "drawn_figures", "figures", "file_name",
+           "iso_flop_figure", "new_figure", "plot_curves", "plot_differences", "plot_forest", "plot_frontier",
+           "plot_iso_flop", "plot_matched", "plot_residuals", "probe_style", "r_style", "recurrences", "save_figure"]
 
 
 def figures(post: xr.DataTree, reference: str = "baseline", rope: tuple[float, float] | None = None,
@@ -43,17 +43,23 @@ def figures(post: xr.DataTree, reference: str = "baseline", rope: tuple[float, f
         ``forest`` and ``differences`` where phi is free and varies; ``iso_flop_PROBE`` and ``frontier_PROBE`` for
         every probe with budgets; ``residuals``.
     """
-    yield from _phi_figures(post, reference, rope)
+    for kind, probe, figure in drawn_figures(post, reference, rope, contrast):
+        yield f"{kind}_{file_name(probe)}" if probe else kind, figure
+
+
+def drawn_figures(post: xr.DataTree, reference: str = "baseline", rope: tuple[float, float] | None = None,
+                  contrast: xr.DataTree | None = None) -> Iterator[tuple[str, str, Figure]]:
+    """As `figures`, but each with its kind and the probe it is about, empty where it is about all of them."""
+    yield from ((kind, "", figure) for kind, figure in _phi_figures(post, reference, rope))
     runs = runs_of(post)
     for probe in dict.fromkeys(runs.loc[runs["budget"].notna(), "probe"]):
-        name = file_name(probe)
-        yield f"iso_flop_{name}", iso_flop_figure(post, probe)
+        yield "iso_flop", probe, iso_flop_figure(post, probe)
         figure, ax = new_figure(height=3.0)
         plot_frontier(ax, post, probe, contrast if contrast is not None and probe in probes_of(contrast) else None)
-        yield f"frontier_{name}", figure
+        yield "frontier", probe, figure
     figure, ax = new_figure(width=PAGE, height=2.4)
     plot_residuals(ax, post)
-    yield "residuals", figure
+    yield "residuals", "", figure
 
 
 def file_name(probe: str) -> str:

@@ -20,7 +20,7 @@ from bayesloop.files import make_folder, writing
 from bayesloop.findings import Findings, gather
 from bayesloop.page import Drawn, render
 from bayesloop.plot_decisions import optimum_figure
-from bayesloop.plots import curves_figure, figures, file_name
+from bayesloop.plots import curves_figure, drawn_figures, file_name
 from bayesloop.posterior import PosteriorError, attribute
 from bayesloop.schema import Run
 from bayesloop.style import save_figure
@@ -71,8 +71,10 @@ def report(post: xr.DataTree, out: str | os.PathLike[str], reference: str | None
     if not post.attrs.get("converged") and not force:
         raise PosteriorError(f"a posterior that has not converged is not reported ({post.attrs.get('verdict')}); with "
                              "force=True (--force) it is, under a banner that says so")
-    folder = make_folders(out)
     found = gather(post, reference, prob, assumptions, family, force)
+    folder = make_folder(out)
+    for name in ("figures", "tables"):
+        make_folder(folder / name)
     before = _files_of(folder)
     drawn: dict[str, Drawn] = {}
     for kind, subject, figure in _figures(found, contrast, curves):
@@ -92,24 +94,11 @@ def report(post: xr.DataTree, out: str | os.PathLike[str], reference: str | None
     return numbers
 
 
-def make_folders(out: str | os.PathLike[str]) -> Path:
-    """The folder of a report with those for its figures and tables, created where missing.
-
-    Raises
-    ------
-    InputError
-        If one cannot be created.
-    """
-    folder = make_folder(out)
-    for name in ("figures", "tables"):
-        make_folder(folder / name)
-    return folder
-
-
 def collect(found: Findings) -> dict[str, Any]:
     """Every number of a report, by name; `absent` says why a table does not apply."""
     post, seen = found.post, found.check
-    parsed = ("priors", "fix", "versions", "convergence", "doubts", "data_excluded")
+    parsed = ("priors", "fix", "versions", "convergence", "doubts", "data_excluded",
+              "data_declared")
     settings = {str(name): attribute(post, str(name)) if name in parsed else value
                 for name, value in post.attrs.items()}
     doubts, excluded = settings.pop("doubts", []), settings.pop("data_excluded", [])
@@ -130,12 +119,7 @@ def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
 
 def _figures(found: Findings, contrast: xr.DataTree | None, curves: Sequence[Run]) -> Iterator[tuple[str, str, Figure]]:
     """Kind, subject (a probe, or nothing) and figure, one at a time."""
-    runs = found.tables["runs"]
-    probes = list(dict.fromkeys(runs.loc[runs["budget"].notna(), "probe"]))
-    subjects = {kind: iter(probes) for kind in ("iso_flop", "frontier")}
-    for name, figure in figures(found.post, found.reference, contrast=contrast):
-        kind = next((kind for kind in subjects if name.startswith(f"{kind}_")), name)
-        yield kind, next(subjects[kind]) if kind in subjects else "", figure
+    yield from drawn_figures(found.post, found.reference, contrast=contrast)
     if "optimum" in found.tables:
         for probe, table in found.tables["optimum"].groupby("probe", sort=False):
             yield "optimum", str(probe), optimum_figure(table)

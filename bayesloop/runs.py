@@ -22,6 +22,7 @@ from bayesloop.schema import COLUMNS, REQUIRED
 from bayesloop.selection import fingerprint, select
 from bayesloop.sources import Cells, read_cells, source_name
 from bayesloop.units import declared_units
+from bayesloop.wording import many
 
 __all__ = ["RunsError", "RunsWarning", "Validation", "check_identifiable", "fingerprint", "read_runs", "select",
            "validate", "write_runs"]
@@ -107,7 +108,8 @@ def read_runs(source: Source, columns: Mapping[str, str] | None = None, units: M
     DataFrame
         One row per run in the source's order, columns in the schema's order, float64, int64 (missing: −1) and text
         (missing: empty). Budgets within 1 % of each other have one value. `attrs` holds `source`, `sha256` (see
-        `fingerprint`), `injection`, `count_convention` (exact, formula or undeclared), `excluded`, `notes`, `warnings`.
+        `fingerprint`), `injection`, `count_convention` (exact, formula or undeclared), `excluded`, `notes`, `warnings`,
+        and `declared`, the arguments that were given.
 
     Raises
     ------
@@ -127,7 +129,12 @@ def read_runs(source: Source, columns: Mapping[str, str] | None = None, units: M
     if report.excluded:
         reasons = "".join(f"\n  {row['row']} {row['run_id']}: {row['reason']}" for row in report.excluded[:5])
         more = f"\n  and {len(report.excluded) - 5} more, in attrs['excluded']" if len(report.excluded) > 5 else ""
-        messages.insert(0, f"{len(report.excluded)} of {report.n_rows} runs excluded{reasons}{more}")
+        messages.insert(0, f"{len(report.excluded)} of {many(report.n_rows, 'run')} excluded{reasons}{more}")
+    given = {"columns": dict(columns or {}), "units": {name: str(unit) for name, unit in (units or {}).items()},
+             "allow": [allow] if isinstance(allow, str) else list(allow), "tokens_per_byte": tokens_per_byte,
+             "count_convention": count_convention}
+    before = report.runs.attrs.get("declared", {})
+    report.runs.attrs["declared"] = {**before, **{name: value for name, value in given.items() if value}}
     if messages:
         warn(f"{report.source}: " + "\n".join(messages), RunsWarning, stacklevel=2)
     return report.runs
@@ -279,8 +286,8 @@ def check_identifiable(runs: pd.DataFrame, law_has_phi: bool = True, n_parameter
         If every run has the same r, or there are fewer runs than parameters.
     """
     if len(runs) < n_parameters:
-        raise RunsError(f"{len(runs)} runs for {n_parameters} parameters; give at least {n_parameters} runs, or fix "
-                        "some parameters")
+        raise RunsError(f"{many(len(runs), 'run')} for {many(n_parameters, 'parameter')}; give at least {n_parameters} "
+                        "runs, or fix some parameters")
     values = sorted(set(runs["r"]))
     if law_has_phi and len(values) < 2:
         raise RunsError(f"every run has r = {values[0]}: phi cannot be identified, since nothing shows what another "

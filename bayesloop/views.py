@@ -66,7 +66,7 @@ def cells_view(found: Check) -> pd.DataFrame:
 def sensitivity_view(found: Check) -> pd.DataFrame:
     """How far the runs have narrowed each parameter, and what moves it."""
     return found.parameters.reset_index().rename(columns={
-        "left": "sd / prior sd", "prior_sensitivity": "prior sens.", "likelihood_sensitivity": "data sens."})
+        "left": "width / prior's", "prior_sensitivity": "prior sens.", "likelihood_sensitivity": "data sens."})
 
 
 def robust_view(table: pd.DataFrame) -> pd.DataFrame:

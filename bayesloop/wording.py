@@ -22,6 +22,11 @@ def short(value: float) -> str:
     return f"{value / unit:.3g}{suffix}"
 
 
+def many(count: int, noun: str) -> str:
+    """A count with its noun: 1 run, 2 runs."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def minus(text: str) -> str:
     """The hyphens that stand for a minus sign as minus signs: those before a number, not within a name."""
     return re.sub(r"(?<![\w.)\]-])-(?=[\d.])", "−", text)

@@ -211,13 +211,31 @@ def test_the_command_of_a_posterior_makes_it_again(runs: pd.DataFrame, tmp_path:
     assert "law chinchilla has no φ" in numbers["answer"][0]
 
 
+def test_the_command_declares_how_the_table_was_read(runs: pd.DataFrame, tmp_path: Path) -> None:
+    """Another's names and units: the printed command reads the same runs."""
+    low = bl.select(bl.select(runs, "probe == 'baseline'"), "budget <= 1e18")
+    theirs = low.assign(**{"D (B)": low["tokens"] / 1e9, "flops": np.nan}).drop(columns=["tokens", "flops"])
+    theirs.to_csv(tmp_path / "theirs.csv", index=False)
+    table = bl.read_runs(tmp_path / "theirs.csv", {"D (B)": "tokens"}, {"tokens": "B"}, allow="twins",
+                         count_convention="exact")
+    post = bl.fit(table, law="chinchilla", num_warmup=300, num_samples=300)
+    bl.save(post, tmp_path / "post.nc")
+    numbers = bl.report(bl.load(tmp_path / "post.nc"), tmp_path / "report", force=True)
+    _, *words, _ = shlex.split(numbers["command"])
+    assert words[words.index("--columns") + 1] == "D (B)=tokens"
+    assert words[words.index("--units") + 1] == "tokens=B"
+    assert {"--allow", "--count-convention"} <= set(words)
+    run(*words, tmp_path / "again.nc")
+    assert bl.load(tmp_path / "again.nc").attrs["data_sha256"] == post.attrs["data_sha256"]
+
+
 def test_an_unconverged_posterior_is_refused_or_stands_under_a_banner(unconverged_post: xr.DataTree,
                                                                      tmp_path: Path) -> None:
     bl.save(unconverged_post, tmp_path / "post.nc")
     refused = run("report", tmp_path / "post.nc", "--out", tmp_path / "out")
     assert refused.exit_code == 3
     assert "--force" in refused.output
-    assert not (tmp_path / "out" / "report.html").exists()
+    assert not (tmp_path / "out").exists()
     forced = run("report", tmp_path / "post.nc", "--out", tmp_path / "out", "--force")
     assert forced.exit_code == 0, forced.output
     assert "has not converged: no number on this page" in (tmp_path / "out" / "report.html").read_text()
