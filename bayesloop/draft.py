@@ -13,9 +13,8 @@ from bayesloop.schema import COLUMNS, REQUIRED
 from bayesloop.sources import Cells
 from bayesloop.units import Unit, parse_number, to_schema_unit
 
-# Not in the schema, but read where present: the layers from which counts are derived, the non-embedding parameters
-# of a run without recurrence, and the vocabulary, whose logarithm is the loss of knowing nothing.
-HELPERS: dict[str, type] = {"n_prelude": int, "n_recur": int, "n_coda": int, "n_params": float, "vocab_size": int}
+# not in the schema, but read where present: the non-embedding parameters of a run without recurrence
+HELPERS: dict[str, type] = {"n_params": float}
 TYPES: dict[str, type] = {**{name: column.dtype for name, column in COLUMNS.items()}, **HELPERS}
 SHAPE = ("width", "n_prelude", "n_recur", "n_coda")
 NO_INT = -1  # a missing whole number

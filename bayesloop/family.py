@@ -158,7 +158,8 @@ class Family:
 
 
 def family_of(post: xr.DataTree, probe: str, r: int | None = None, **changes: Any) -> Family:
-    """The family that a probe's runs come from: recipe by name or by the runs' own columns, conventions of the table.
+    """The family that a probe's runs come from: recipe, depth and dimensions by the runs' own columns where they have
+    them, else by the probe's name and as in the paper; conventions of the table.
 
     Parameters
     ----------
@@ -190,10 +191,23 @@ def family_of(post: xr.DataTree, probe: str, r: int | None = None, **changes: An
                               "injection": post.attrs.get("data_injection", "rec")}
     if fields["injection"] not in INJECTIONS:
         fields["injection"] = "rec"
-    family = Family(**{**fields, **recipe_of(runs_of(post), probe), **changes})
+    family = Family(**{**fields, **_layers_of(runs), **recipe_of(runs_of(post), probe), **changes})
     if not set(changes) & {"depth", "ends", "scheme", "lanes", "head_dim"}:
         _compare_counts(family, runs[runs["probe"] == probe])
     return family
+
+
+def _layers_of(runs: pd.DataFrame) -> dict[str, int]:
+    """Depth and dimensions that the columns of runs agree about."""
+    found = {name: runs[name] for name in ("head_dim", "seq_len", "vocab_size", "batch_tokens") if name in runs}
+    if {"n_prelude", "n_recur", "n_coda"} <= set(runs.columns):
+        looped = runs[runs["r"] > 1]
+        depth = runs["n_prelude"] + runs["r"] * runs["n_recur"] + runs["n_coda"]
+        found["depth"] = depth.where(runs["n_recur"] > 0, -1)
+        if (looped["n_prelude"] == looped["n_coda"]).all():
+            found["ends"] = looped["n_prelude"]
+    return {name: int(values.iloc[0]) for name, values in found.items()
+            if values.nunique() == 1 and values.iloc[0] >= (name != "ends")}
 
 
 def recipe_of(runs: pd.DataFrame, probe: str) -> dict[str, Any]:

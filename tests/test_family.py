@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -115,3 +117,18 @@ def test_impossible_runs_are_refused() -> None:
         Family().run(1000, 4, 1e18)
     with pytest.raises(PosteriorError, match="no run of probe 'mine'"):
         family_of(posterior(grid()), "mine")
+
+
+def test_models_of_another_depth_are_known_by_the_columns_of_their_runs() -> None:
+    """The shipped small grid: ten layers, bytes, heads of 8; every run has the counts and the FLOPs of its family."""
+    runs = bl.read_runs("data/micro_grid.h5", allow="twins")
+    post = posterior(runs)
+    for (probe, r), own in runs.groupby(["probe", "r"]):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            family = family_of(post, str(probe), int(r))
+        assert (family.depth, family.ends, family.head_dim, family.batch_tokens) == (10, 1, 8, 512)
+        for run in own.itertuples():
+            made = family.model(run.width, run.r)
+            assert (made.n_once(), made.n_rec()) == (run.n_once, run.n_rec)
+            assert made.flops_per_token * run.tokens == run.flops
