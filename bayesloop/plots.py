@@ -49,7 +49,18 @@ def figures(post: xr.DataTree, reference: str = "baseline", rope: tuple[float, f
 
 def drawn_figures(post: xr.DataTree, reference: str = "baseline", rope: tuple[float, float] | None = None,
                   contrast: xr.DataTree | None = None) -> Iterator[tuple[str, str, Figure]]:
-    """As `figures`, but each with its kind and the probe it is about, empty where it is about all of them."""
+    """As `figures`, but each with its kind and the probe it is about.
+
+    Parameters
+    ----------
+    post, reference, rope, contrast
+        As in `figures`.
+
+    Yields
+    ------
+    tuple of str, str and Figure
+        The kind, the probe (empty where the figure is about all of them), and the figure.
+    """
     yield from ((kind, "", figure) for kind, figure in _phi_figures(post, reference, rope))
     runs = runs_of(post)
     for probe in dict.fromkeys(runs.loc[runs["budget"].notna(), "probe"]):

@@ -92,7 +92,9 @@ def test_priors_are_shown_with_reasons() -> None:
     priors = json.loads(result.stdout)["priors"]
     assert set(priors) == {"E", "A", "B", "alpha", "beta", "phi", "x", "sigma"}
     assert all(prior["reason"] for prior in priors.values())
-    assert "kaplan_recurrence" in run("priors").output
+    shown = run("priors", "--phi", "probe_r_pooled", "--recipe", "both").output
+    for word in ("kaplan_recurrence", "student_t", "probe_r", "looped_offset", "phi_mean", "tau", "rho"):
+        assert word in shown
 
 
 def test_validate_reports_and_writes_the_clean_table(tmp_path: Path) -> None:
