@@ -95,8 +95,11 @@ def _other(found: Findings, probe: str) -> str:
         text += (f" (Δφ is {under.min():+.2f} to {under.max():+.2f} under {len(under)} assumptions about what else it "
                  "may do)")
     if probe in found.unanchored:
-        text += ("; as no r = 1 run of it exists, its φ says what size of plain model it performs like"
-                 f"{_like(found, probe)}, not that a recurrence is worth more")
+        adjusted = bool(get_recipe(found.post.attrs.get("recipe", "none")).priors)
+        text += "; as no r = 1 run of it exists, " + (
+            f"only how its gain changes with r tells that apart from what else the recipe does{_like(found, probe)}"
+            if adjusted else f"its φ says what size of plain model it performs like{_like(found, probe)}, not that a "
+            "recurrence is worth more")
     return text
 
 
@@ -117,7 +120,8 @@ def _like(found: Findings, probe: str) -> str:
     """The sizes of one equivalent, in a clause; nothing where unknown."""
     row = _equivalent_row(found, probe)
     return "" if row is None else (
-        f" ({short(row['n_unique'])} unique parameters at r = {row['r']} like a plain {short(row['n_equivalent'])})")
+        f" ({short(row['n_unique'])} unique parameters at r = {row['r']} perform{_on(row)} like a plain "
+        f"{short(row['n_equivalent'])})")
 
 
 def _equal(found: Findings, probe: str) -> str:
@@ -178,12 +182,12 @@ def _injection(about: Mapping[Any, Any]) -> str:
 
 
 def fit_command(post: xr.DataTree) -> str:
-    """The command that makes the posterior again, options at their defaults left out."""
+    """The command that makes the posterior again: law and structure of φ, and what differs from the defaults."""
     about = post.attrs
     words = ["bayesloop", "fit", str(about.get("data_source", "RUNS"))]
-    defaults = {"law": "recurrence", "errors": "normal", "phi": "probe", "share": "law", "recipe": "none"}
-    options = {f"--{name}": about.get(name, default) for name, default in defaults.items()
-               if about.get(name, default) != default}
+    defaults = {"errors": "normal", "share": "law", "recipe": "none"}
+    options = {"--law": about["law"], "--phi": about.get("phi", "probe"), **{
+        f"--{name}": about[name] for name, default in defaults.items() if about.get(name, default) != default}}
     if about.get("data_where"):
         options["--where"] = about["data_where"]
     if about.get("data_injection", "rec") not in ("rec", "unknown"):

@@ -63,9 +63,11 @@ Prior_ = Annotated[list[str] | None, typer.Option("--prior", metavar='NAME="FAMI
                                                   help='Change a prior, e.g. "phi=Normal(0.5, 0.2)".')]
 Fix = Annotated[list[str] | None, typer.Option("--fix", metavar="NAME=VALUE", help="Hold a parameter, e.g. phi=1.")]
 LawName = Annotated[str, typer.Option("--law", help="Law; `bayesloop priors` lists them.")]
+LawChoice = Annotated[str | None, typer.Option("--law", help=(
+    "Law; where none of law, phi and recipe is given, the table decides about all three."))]
 ErrorsName = Annotated[str, typer.Option("--errors", help="Error model; `bayesloop priors` lists them.")]
-PhiName = Annotated[str, typer.Option("--phi", help="Structure of φ; `bayesloop priors` lists them.")]
-RecipeName = Annotated[str, typer.Option("--recipe", help="What recipes do besides changing φ: see `priors`.")]
+PhiName = Annotated[str | None, typer.Option("--phi", help="Structure of φ; `bayesloop priors` lists them.")]
+RecipeName = Annotated[str | None, typer.Option("--recipe", help="What recipes do besides changing φ: see `priors`.")]
 Seed = Annotated[int, typer.Option(min=0, max=2**32 - 2, help="Random seed.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 Probability = Annotated[float, typer.Option("--prob", min=0.5, max=0.999, help="Probability of the intervals.")]

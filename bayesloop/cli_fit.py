@@ -17,7 +17,7 @@ from bayesloop.cli import (
     Fix,
     Injection,
     Json,
-    LawName,
+    LawChoice,
     PhiName,
     Prior_,
     Probability,
@@ -46,8 +46,7 @@ from bayesloop.schema import InputError
 @command
 def fit(runs: Runs,
         out_: Annotated[Path, typer.Option("--out", help="Posterior file (netCDF).")] = Path("posterior.nc"),
-        law: LawName = "recurrence", errors: ErrorsName = "normal", phi: PhiName = "probe",
-        recipe: RecipeName = "none",
+        law: LawChoice = None, errors: ErrorsName = "normal", phi: PhiName = None, recipe: RecipeName = None,
         share: Annotated[str, typer.Option(help="law: probes share the law; none: separate fits.")] = "law",
         prior: Prior_ = None, fix: Fix = None, num_warmup: Annotated[int, typer.Option(min=100)] = 1000,
         num_samples: Annotated[int, typer.Option(min=100)] = 1000, num_chains: Annotated[int, typer.Option(min=2)] = 4,

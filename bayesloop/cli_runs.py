@@ -71,8 +71,8 @@ def validate(runs: Runs, columns: Columns = None, units: Units = None, injection
 
 
 @command
-def priors(law: LawName = "recurrence", errors: ErrorsName = "normal", phi: PhiName = "probe",
-           recipe: RecipeName = "none", prior: Prior_ = None, as_json: Json = False) -> None:
+def priors(law: LawName = "recurrence", errors: ErrorsName = "normal", phi: PhiName = None,
+           recipe: RecipeName = None, prior: Prior_ = None, as_json: Json = False) -> None:
     """Show the laws, error models, structures of φ and recipe terms there are, and priors with their reasons."""
     import pandas as pd
 
@@ -80,6 +80,7 @@ def priors(law: LawName = "recurrence", errors: ErrorsName = "normal", phi: PhiN
     from bayesloop.laws import LAWS, get_law, resolve_priors
     from bayesloop.structures import RECIPES, STRUCTURES, get_recipe, get_structure
 
+    phi, recipe = phi or "probe", recipe or "none"
     chosen = resolve_priors({**get_structure(phi).all_priors(get_law(law)), **get_errors(errors).priors,
                              **get_recipe(recipe).priors}, pairs(prior, "--prior"))
     if as_json:

@@ -35,22 +35,26 @@ def run_demo(runs: pd.DataFrame, out: Path, seed: int) -> bool:
     Returns
     -------
     bool
-        Whether both posteriors converged.
+        Whether all posteriors converged.
     """
     make_folder(out)
     _show_reproduction(runs, seed)
     baseline = select(runs, "probe == 'baseline'")
-    tables = {"baseline": baseline, "probes": select(runs, LOW)}
+    three = select(runs, LOW)
+    fits = {"baseline": (baseline, "recurrence"), "probes": (three, "recurrence"), "probes_default": (three, None)}
     posts = {}
-    for name, table in tables.items():
+    for name, (table, law) in fits.items():
         with progress(f"sampling {name}") as advance:
-            posts[name] = fit(table, seed=seed, progress=advance)
+            posts[name] = fit(table, law, seed=seed, progress=advance)
         save(posts[name], out / f"{name}.nc")
         show_posterior(posts[name], out / f"{name}.nc", title=f"Posterior of φ, {name}")
     if not all(post.attrs["converged"] for post in posts.values()):
         return False
     comparison = compare(posts["probes"], rope=ROPE)
+    say("\nThe paper's law, one φ for each recipe:")
     show_comparison(comparison)
+    say("\nThe default of `bayesloop fit` for several recipes:")
+    show_comparison(compare(posts["probes_default"], rope=ROPE))
     save_figure(comparison_figure(posts["probes"], rope=ROPE), out / "phi_by_probe")
     save_figure(iso_flop_figure(posts["baseline"], "baseline"), out / "iso_flop_baseline")
     for probe in comparison["probe"]:

@@ -18,10 +18,11 @@ import xarray as xr
 from arviz_base import from_dict
 
 import bayesloop
+from bayesloop.choice import settle
 from bayesloop.convergence import Convergence, assess
 from bayesloop.errors import ErrorModel, pointwise
 from bayesloop.identification import doubts
-from bayesloop.laws import Law, LawError
+from bayesloop.laws import Law, LawError, get_law
 from bayesloop.model import Model, build_model
 from bayesloop.runs import check_identifiable, fingerprint
 from bayesloop.sampling import Draws, Settings, counted, one_by_one, quick_compile, run_nuts
@@ -30,9 +31,9 @@ from bayesloop.schema import SCHEMA_VERSION
 STRICTER = (0.99, 12)  # target_accept_prob and max_tree_depth of the one retry, which also doubles both counts
 
 
-def fit(runs: pd.DataFrame, law: str | Law = "recurrence", errors: str | ErrorModel = "normal", phi: str = "probe",
+def fit(runs: pd.DataFrame, law: str | Law | None = None, errors: str | ErrorModel = "normal", phi: str | None = None,
         share: str = "law", priors: Mapping[str, Any] | None = None, fix: Mapping[str, float] | None = None,
-        recipe: str = "none", num_warmup: int = 1000, num_samples: int = 1000, num_chains: int = 4, seed: int = 0,
+        recipe: str | None = None, num_warmup: int = 1000, num_samples: int = 1000, num_chains: int = 4, seed: int = 0,
         target_accept_prob: float = 0.95, max_tree_depth: int = 10,
         progress: Callable[[int, int], None] | None = None) -> xr.DataTree:
     """Sample the posterior of a scaling law.
@@ -42,7 +43,9 @@ def fit(runs: pd.DataFrame, law: str | Law = "recurrence", errors: str | ErrorMo
     runs : DataFrame
         As from `read_runs` or `select`.
     law, errors, phi : str
-        Names of a law, an error model and a structure of phi (`LAWS`, `ERRORS`, `STRUCTURES`).
+        Names of a law, an error model and a structure of phi (`LAWS`, `ERRORS`, `STRUCTURES`). Where none of law, phi
+        and recipe is named, nor anything fixed or fitted apart, the table decides about all three (`choice.choose`);
+        else the others are the paper's: recurrence, probe, none.
     share : {"law", "none"}
         ``"law"``: the probes share everything but phi, so that shared r = 1 runs count once and differences of phi
         are meaningful. ``"none"``: separate fits as in the paper.
@@ -71,7 +74,8 @@ def fit(runs: pd.DataFrame, law: str | Law = "recurrence", errors: str | ErrorMo
     LawError, RunsError
         If a name, prior or fixed value is impossible, or the table cannot identify the law.
     """
-    model = build_model(runs, law, errors, phi, share, priors, fix, recipe)
+    choice = settle(runs, law if law is None else get_law(law).name, phi, recipe, share == "law" and not fix)
+    model = build_model(runs, law or choice.law, errors, choice.phi, share, priors, fix, choice.recipe)
     n_free = sum(math.prod(model.shape(name)) for name in model.free)
     check_identifiable(runs, law_has_phi="phi" in model.free, n_parameters=n_free)
     if model.errors.warning:
@@ -87,6 +91,7 @@ def fit(runs: pd.DataFrame, law: str | Law = "recurrence", errors: str | ErrorMo
         attempts.append(convergence)
     tree = _tree(model, draws, seed)
     tree.attrs.update(_provenance(model, runs, settings, num_chains, seed), **_evidence(attempts))
+    tree.attrs["choice"] = choice.reason
     tree.attrs.update(sampler_seed=seed + len(attempts) - 1, doubts=json.dumps(doubts(tree)))
     return tree
 

@@ -41,7 +41,7 @@ class Fits:
             if path and path.exists():
                 self.known[name] = bl.load(path)
             else:
-                self.known[name] = bl.fit(bl.select(self.runs, where), **options)
+                self.known[name] = bl.fit(bl.select(self.runs, where), **{"law": "recurrence", **options})
                 if path:
                     bl.save(self.known[name], path)
         return self.known[name]

@@ -79,7 +79,7 @@ def show_seeds(runs: pd.DataFrame) -> None:
 
 def show_phi(runs: pd.DataFrame, label: str, seed: int, **options: str) -> xr.DataTree:
     """Sample the law, with one φ per probe unless told otherwise, and print φ and Δφ."""
-    post = bl.fit(runs, num_warmup=500, num_samples=500, seed=seed, **options)
+    post = bl.fit(runs, **{"law": "recurrence", **options}, num_warmup=500, num_samples=500, seed=seed)
     rmse = float(np.sqrt((residuals(post)["residual"] ** 2).mean()))
     print(f"\n{label}: {len(runs)} runs, {post.attrs['verdict']}, RMSE {rmse:.4f}")
     if post.attrs["converged"]:
@@ -100,7 +100,7 @@ def show_matched(post: xr.DataTree, out: Path) -> None:
     table = bl.matched_differences(post)
     print("\nloss minus baseline at equal budget, r and width, nats per byte; corrected: at equal tokens")
     print(table.drop(columns=["law", "recipe"]).round(4).to_string(index=False))
-    published = bl.fit(bl.select(bl.read_runs("data/paper_grid.csv"), "budget <= 4.64e18"))
+    published = bl.fit(bl.select(bl.read_runs("data/paper_grid.csv"), "budget <= 4.64e18"), "recurrence")
     figure, (left, right) = new_figure(2, width=PAGE, height=2.9)
     plot_matched(left, bl.matched_differences(published)).set_title("published runs", fontsize=9)
     plot_matched(right, table, "mnats per byte").set_title("this repository's small grid", fontsize=9)

@@ -25,7 +25,7 @@ def baseline_post(runs: pd.DataFrame) -> xr.DataTree:
 
 @pytest.fixture(scope="session")
 def probes_post(runs: pd.DataFrame) -> xr.DataTree:
-    return bl.fit(bl.select(runs, "budget <= 4.64e18"))
+    return bl.fit(bl.select(runs, "budget <= 4.64e18"), "recurrence")
 
 
 @pytest.fixture(scope="session")
