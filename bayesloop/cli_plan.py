@@ -66,7 +66,8 @@ def plan(posterior: Annotated[Path, typer.Argument(help="Posterior file: what is
     if figure and precision is None:
         raise InputError("--figure draws precision against compute; it needs --precision")
     runs = _planned(post, design, budget, size, width, r, probe, model)
-    shared: dict[str, Any] = {"recipes": [probe] if recipe else [], "scatter": scatter, "force": force}
+    allow = recipe and post.attrs.get("recipe", "none") == "none"  # else the posterior's model has it already
+    shared: dict[str, Any] = {"recipes": [probe] if allow else [], "scatter": scatter, "force": force}
     aim = {"probe": probe, "reference": reference if target == "delta" else None}
     named = f"φ of {probe}" if target == "phi" else f"Δφ of {probe} against {reference}"
     if rank:

@@ -17,10 +17,11 @@ def comparison_view(table: pd.DataFrame) -> pd.DataFrame:
     """What `compare` returns."""
     shown = table[[name for name in ("probe", "r") if name in table]].copy()
     several = bool(table["delta_mean"].notna().any())
+    form = "{:.2f}" if "r" in table else "{:.3f}"  # a column more has to fit in
     for name, prefix in (("φ", ""), ("Δφ", "delta_")) if several else (("φ", ""),):
-        shown[name] = plus_minus(table, f"{prefix}mean", f"{prefix}sd")
+        shown[name] = plus_minus(table, f"{prefix}mean", f"{prefix}sd", form)
         shown[f"{percent(table.attrs['prob'])} of {name}"] = intervals(table[f"{prefix}lower"],
-                                                                       table[f"{prefix}upper"], "{:.3f}")
+                                                                       table[f"{prefix}upper"], form)
     if several:
         shown["P(Δφ > 0)"] = table["p_positive"]
     if several and table.attrs["rope"] is not None:

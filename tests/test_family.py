@@ -121,7 +121,7 @@ def test_impossible_runs_are_refused() -> None:
 
 def test_models_of_another_depth_are_known_by_the_columns_of_their_runs() -> None:
     """The shipped small grid: ten layers, bytes, heads of 8; every run has the counts and the FLOPs of its family."""
-    runs = bl.read_runs("data/micro_grid.h5", allow="twins")
+    runs = bl.read_runs("data/micro_grid.h5")
     post = posterior(runs)
     for (probe, r), own in runs.groupby(["probe", "r"]):
         with warnings.catch_warnings():
