@@ -42,14 +42,14 @@ class Information:
         Precision of the priors.
     rows : array, shape (draw, run, parameter)
         Change of log loss with each parameter, over the scatter of a run.
-    looped : list of (str, int)
-        Probe and r of the runs with r > 1.
+    looped : dict of (str, int) to str
+        Probe and r of the runs with r > 1, and the parameter that is their φ.
     """
 
     names: list[str]
     prior: np.ndarray
     rows: np.ndarray
-    looped: list[tuple[str, int]]
+    looped: dict[tuple[str, int], str]
 
     @property
     def probes(self) -> list[str]:
@@ -71,9 +71,10 @@ class Information:
             if name not in self.probes:
                 raise PosteriorError(f"no looped run of probe {name!r} is planned or known, so nothing tells its φ; "
                                      f"expected one of {', '.join(self.probes)}")
-            labels = [f"phi[{name}]", *(f"phi[{one}, {r}]" for one, r in self.looped if one == name)]
-            own = [self.names.index(label) for label in labels if label in self.names]
-            weights[own] += sign / max(len(own), 1)
+            labels = [label for (one, _), label in self.looped.items() if one == name]
+            for label in labels:
+                if label in self.names:  # else φ is held at a value
+                    weights[self.names.index(label)] += sign / len(labels)
         return weights
 
     def covariance(self, used: np.ndarray) -> np.ndarray:
@@ -131,8 +132,18 @@ def information(post: xr.DataTree, runs: pd.DataFrame, recipes: Sequence[str] = 
     prior = np.zeros((len(rows), rows.shape[-1], rows.shape[-1]))
     prior[:, :len(kept), :len(kept)] = _precision(model, values, wanted, labels)[:, kept][:, :, kept]
     prior[:, range(len(kept), rows.shape[-1]), range(len(kept), rows.shape[-1])] = 1.0
-    looped = dict.fromkeys((str(probe), int(r)) for probe, r in zip(runs["probe"], runs["r"], strict=True) if r > 1)
-    return Information([*(names[i] for i in kept), *together], prior, rows, list(looped))
+    return Information([*(names[i] for i in kept), *together], prior, rows, _looped(model, runs))
+
+
+def _looped(model: Model, runs: pd.DataFrame) -> dict[tuple[str, int], str]:
+    """The name of φ by probe and r of the looped runs."""
+    found = {}
+    for probe, r in zip(runs["probe"], runs["r"], strict=True):
+        if r > 1:
+            place = {"probe": str(probe), "r": str(int(r))}
+            inside = ", ".join(place[dim] for dim in model.dims("phi"))
+            found[str(probe), int(r)] = f"phi[{inside}]" if inside else "phi"
+    return found
 
 
 def _labels(model: Model, name: str) -> list[str]:

@@ -74,7 +74,7 @@ def _phi(model: Model, runs: pd.DataFrame, values: Mapping[str, np.ndarray], com
         return {}
     found = {}
     for i, probe in enumerate(model.layout.probes):
-        phi = values["phi"][:, i]
+        phi = values["phi"][:, i] if "probe" in model.dims("phi") else values["phi"]
         if "r" in model.dims("phi"):
             counts = set(runs.loc[runs["probe"] == probe, "r"])
             phi = phi[:, [j for j, r in enumerate(model.layout.recurrences) if r in counts]].mean(axis=1)

@@ -82,8 +82,9 @@ def plan(post: xr.DataTree, design: pd.DataFrame | None = None, existing: bool =
                                    "half_width_upper": z * np.quantile(sd, 0.95), "p_detect": np.nan,
                                    "detectable": np.nan}
             if base:
-                row |= {"p_detect": norm.cdf(abs(delta) / sd - z).mean(),
-                        "detectable": (z + norm.ppf(POWER)) * sd.mean()}
+                with np.errstate(divide="ignore", invalid="ignore"):  # a φ that recipes share differs by nothing
+                    row["p_detect"] = norm.cdf(abs(delta) / sd - z).mean()
+                row["detectable"] = (z + norm.ppf(POWER)) * sd.mean()
             rows.append(row)
     table = pd.DataFrame(rows)
     cost = float(compute_of(planned).sum()) if len(planned) else 0.0

@@ -12,6 +12,8 @@ from scipy import stats
 import bayesloop as bl
 from bayesloop.errors import ERRORS
 from bayesloop.laws import LAWS
+from bayesloop.model import build_model
+from bayesloop.planning import plan
 from bayesloop.structures import RECIPES, STRUCTURES
 from tests import plain, posteriors, test_laws, test_structures
 from tests.snippets import PAGE, applied, snippets
@@ -56,6 +58,10 @@ def test_the_error_model_against_scipy() -> None:
 def test_structure_and_recipe_are_what_curves_take_them_for() -> None:
     runs = posteriors.grid(test_structures.PROBES)
     test_structures.test_expected_loss_is_the_models_mean(runs, "r", "small_offset")
+    post = posteriors.prior_as_posterior(build_model(runs, phi="r", recipe="small_offset"), runs=runs)
+    planned = plan(post).set_index(["quantity", "probe"])["sd"]
+    assert planned["phi", "baseline"] > 0
+    assert planned["delta", "truncated"] == 0  # one φ for all recipes
     assert {"r", "small_offset"} <= {*STRUCTURES, *RECIPES}
 
 
