@@ -39,6 +39,9 @@ def changes(found, kind: str) -> pd.Series:
 def test_importance_weights_agree_with_refits(post: xr.DataTree, exact) -> None:
     ours, theirs = changes(sensitivity(post), "run"), changes(exact, "run")
     assert len(ours) == post["observed_data"].sizes["run"]
+    known = ours.notna()  # a run whose weights cannot be trusted (Pareto k) has no number without refits
+    assert (~known).sum() <= 2
+    ours, theirs = ours[known], theirs[known]
     gap = ours - theirs
     # a mean of some 250 effective draws is known to 0.06 sd
     assert gap.std() < 0.12
