@@ -82,7 +82,8 @@ def compare_assumptions(runs: pd.DataFrame | Sequence[xr.DataTree], law: str = "
     Raises
     ------
     PosteriorError
-        If the posteriors are not of the same runs, or one has not converged.
+        If the posteriors are not of the same runs, or none has converged; single ones that have not are left out, and
+        the verdict says so.
     """
     if isinstance(runs, pd.DataFrame):
         posts = []
@@ -94,15 +95,26 @@ def compare_assumptions(runs: pd.DataFrame | Sequence[xr.DataTree], law: str = "
     if len({post.attrs["data_sha256"] for post in posts}) != 1:
         raise PosteriorError("assumptions are compared on the same runs, but these posteriors are of different ones; "
                              "fit them to one table")
+    posts, left_out = _sound(posts)
     table = _table(posts, reference, prob)
     try:
         matched = matched_differences(list({post.attrs["law"]: post for post in reversed(posts)}.values()), reference)
     except PosteriorError:
         matched = pd.DataFrame()
     probes = [probe for probe in probes_of(posts[0]) if probe != reference]
-    verdict = [_best(table), *(sentence for probe in probes
+    verdict = [*left_out, _best(table), *(sentence for probe in probes
                                for sentence in _verdict(probe, posts, table, matched, reference))]
     return Assumptions(table, matched, verdict, posts)
+
+
+def _sound(posts: Sequence[xr.DataTree]) -> tuple[list[xr.DataTree], list[str]]:
+    """The posteriors that have converged, and a sentence on each other."""
+    kept = [post for post in posts if post.attrs["converged"]]
+    if not kept:
+        raise PosteriorError(f"under no assumption the sampler has converged ({posts[0].attrs['verdict']}); these runs "
+                             "do not carry such models: give more runs")
+    return kept, [f"recipe term {post.attrs.get('recipe', 'none')!r} is left out: {post.attrs['verdict']}"
+                  for post in posts if not post.attrs["converged"]]
 
 
 def _table(posts: Sequence[xr.DataTree], reference: str, prob: float) -> pd.DataFrame:

@@ -17,12 +17,14 @@ LEAST_R, LEAST_BUDGETS = 2, 3  # looped r of every recipe, and budgets, from whi
 
 
 class Choice(NamedTuple):
-    """Names of law, structure of φ and recipe term, and why them in words; no words where they were asked for."""
+    """Names of law, structure of φ and recipe term; why them in words, none where they were asked for; and whether that
+    is because the table lacks something."""
 
     law: str
     phi: str
     recipe: str
     reason: str = ""
+    lacks: bool = False
 
 
 PUBLISHED = Choice("recurrence", "probe", "none")
@@ -66,10 +68,10 @@ def choose(runs: pd.DataFrame) -> Choice:
     known = "budget" in runs and runs["budget"].notna().all()
     budgets = len(set(group_budgets(runs["budget"].to_numpy(float)))) if known else 0
     lacks = [*(f"a second looped r of {probe}" for probe in few),
-             *([f"{LEAST_BUDGETS} budgets"] if budgets < LEAST_BUDGETS else []),
+             *([f"{LEAST_BUDGETS} budgets (it names {budgets})"] if budgets < LEAST_BUDGETS else []),
              *([f"a recipe named {ANCHOR}"] if ANCHOR not in probes else [])]
     if lacks:
-        return PUBLISHED._replace(reason=(
+        return PUBLISHED._replace(lacks=True, reason=(
             f"one φ for each recipe and no recipe term, as the table lacks {', '.join(lacks)}: where a recipe does "
             "anything else than change φ, or φ varies with r, intervals of Δφ are too narrow and miss the truth"))
     return Choice("cross_recurrence", "probe_r", "data_factor", (

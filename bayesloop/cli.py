@@ -84,8 +84,15 @@ def command(function: Callable[..., int | None]) -> Callable[..., None]:
     @app.command(name=function.__name__.rstrip("_"))
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> None:
+        told: set[str] = set()
+
+        def once(message: Any, *rest: Any, **more: Any) -> None:
+            if str(message) not in told:
+                told.add(str(message))
+                warn(message)
+
         with warnings.catch_warnings():
-            warnings.showwarning = lambda message, *rest, **more: warn(message)
+            warnings.showwarning = once
             try:
                 code = function(*args, **kwargs) or DONE
             except (InputError, ArchitectureError) as error:

@@ -25,6 +25,7 @@ from bayesloop.cli_options import (
     shares,
 )
 from bayesloop.console import print_table, say, warn
+from bayesloop.schema import InputError
 from bayesloop.wording import intervals, percent, short
 
 
@@ -42,6 +43,8 @@ def predict(posteriors: Posteriors, r: Annotated[str, typer.Option(help=f"Recurr
 
     from bayesloop.decisions import predict as forecast
 
+    if width and tokens and budget:
+        raise InputError("--tokens and --budget are both given; a width needs one of them, the other follows")
     asked = {"r": r, "width": width, "n_once": n_once, "n_rec": n_rec, "tokens": tokens, "budget": budget}
     lists = {name: several(text, name) for name, text in asked.items() if text is not None}
     configs = pd.DataFrame(list(product(*lists.values())), columns=list(lists)).assign(probe=probe)
@@ -133,6 +136,8 @@ def equivalent(posteriors: Posteriors,
     if (table["unmatched"] > 0).any():
         say(f"in up to {table['unmatched'].max():.1%} of the draws no plain model within a factor of a thousand has "
             "that loss")
+    for row in table[table["extrapolates"] != ""].itertuples():
+        warn(f"r = {row.r}, width {row.width:.0f} extrapolates: {row.extrapolates} the runs")
     for note in table.attrs["notes"]:
         warn(note)
 

@@ -106,18 +106,20 @@ def compare(posteriors: Annotated[list[Path], typer.Argument(
             models: Annotated[list[str] | None, typer.Option(
                 help="For --held-out: LAW or LAW/ERRORS/PHI/RECIPE, repeated; default a set of them.")] = None,
             out_: Annotated[Path | None, typer.Option("--out", help="For --held-out: write the table as CSV.")] = None,
-            where: Where = None, seed: Seed = 0, as_json: Json = False) -> None:
+            where: Where = None, columns: Columns = None, units: Units = None, injection: Injection = "rec",
+            allow: Allow = None, tokens_per_byte: TokensPerByte = None, count_convention: Convention = None,
+            seed: Seed = 0, as_json: Json = False) -> None:
     """φ by probe, and the differences Δφ with credible intervals."""
+    from bayesloop.cli_compare import Reading, check_together, under_assumptions, under_models
     from bayesloop.comparison import compare as contrast
     from bayesloop.posterior import load
 
-    if assumptions or held_out:
-        from bayesloop.cli_compare import under_assumptions, under_models
-        if held_out:
-            show_held_out(under_models(posteriors, models, reference, where, seed, out_), as_json)
-        else:
-            show_assumptions(under_assumptions(posteriors, reference, prob, where, seed), as_json)
-        return
+    reading: Reading = (where, columns, units, injection, allow, tokens_per_byte, count_convention)
+    check_together(posteriors, reading, assumptions, held_out, models, out_)
+    if held_out:
+        return show_held_out(under_models(posteriors, models, reference, reading, seed, out_), as_json)
+    if assumptions:
+        return show_assumptions(under_assumptions(posteriors, reference, prob, reading, seed), as_json)
     posts = [load(path) for path in posteriors]
     table = contrast(posts, reference=reference, rope=rope, prob=prob)
     if figure:

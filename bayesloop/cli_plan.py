@@ -46,8 +46,9 @@ def plan(posterior: Annotated[Path, typer.Argument(help="Posterior file: what is
          delta: Annotated[float, typer.Option(help="Δφ to detect; a new probe is taken to have it.")] = 0.1,
          precision: Annotated[float | None, typer.Option(
              help="Find the cheapest part of the runs with the interval within ± this.")] = None,
-         unit: Annotated[str, typer.Option(help="With --precision, leave out a cell or a run at a time.")] = "run",
-         cost: Annotated[str, typer.Option(help="With --precision, save flops or runs.")] = "runs",
+         unit: Annotated[str | None, typer.Option(
+             help="With --precision, leave out a cell or a run (default) at a time.")] = None,
+         cost: Annotated[str | None, typer.Option(help="With --precision, save flops or runs (default).")] = None,
          rank: Annotated[bool, typer.Option("--rank", help="Rank planned runs by what each tells per FLOP.")] = False,
          target: Annotated[str, typer.Option(help="With --precision or --rank: phi or delta.")] = "phi",
          recipe: Annotated[bool, typer.Option("--recipe", help=(
@@ -63,6 +64,10 @@ def plan(posterior: Annotated[Path, typer.Argument(help="Posterior file: what is
     post = load_all([posterior])[0]
     if target not in ("phi", "delta"):
         raise InputError(f"--target {target!r}: expected phi or delta")
+    if target == "delta" and probe == reference:
+        raise InputError(f"--target delta: Δφ of {probe} against itself is 0; give another --probe or --reference")
+    if precision is None and (unit or cost):
+        raise InputError(f"--{'unit' if unit else 'cost'} says what --precision leaves out or saves; it needs it")
     if figure and precision is None:
         raise InputError("--figure draws precision against compute; it needs --precision")
     runs = _planned(post, design, budget, size, width, r, probe, model)
@@ -73,7 +78,7 @@ def plan(posterior: Annotated[Path, typer.Argument(help="Posterior file: what is
     if rank:
         _show_rank(post, runs, {**shared, **aim}, named, out_, as_json)
     elif precision is not None:
-        own = {"existing": runs is not None and not alone, "unit": unit, "cost": cost, "prob": prob}
+        own = {"existing": runs is not None and not alone, "unit": unit or "run", "cost": cost or "runs", "prob": prob}
         _show_cheapest(post, precision, runs, {**shared, **aim, **own}, named, (mfu, peak), figure, out_, as_json)
     else:
         _show_plan(post, runs, {**shared, "existing": not alone, "reference": reference, "delta": delta, "prob": prob,

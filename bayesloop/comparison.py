@@ -53,7 +53,8 @@ def compare(post: xr.DataTree | Sequence[xr.DataTree], reference: str = ANCHOR,
     low, high = _region(rope, prob)
     phi = _collect(posts, force)
     if reference not in phi:
-        raise PosteriorError(f"reference {reference!r} is not among the probes; found {', '.join(phi)}")
+        raise PosteriorError(f"reference {reference!r} is not among the probes; name one of {', '.join(phi)} "
+                             "(reference=, --reference)")
     rows = []
     for probe, draws in phi.items():
         shared = [r for r in draws["r"].values if r in phi[reference]["r"].values] if "r" in draws.dims else [None]

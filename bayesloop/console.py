@@ -108,7 +108,7 @@ def show_posterior(post: xr.DataTree, path: Path, as_json: bool = False, title: 
         first = attribute(post, "convergence")[0]
         reasons = first["problems"] or [f"{first['divergences']} of {first['draws']} transitions diverged"]
         say(f"the first attempt was not accepted ({'; '.join(reasons)}); repeated with a stricter sampler")
-    if post.attrs.get("choice"):
+    if post.attrs.get("choice") and not post.attrs.get("choice_lacks"):  # that is among the doubts
         say(f"model: {post.attrs['choice']}")
     say(post.attrs["verdict"], "green" if post.attrs["converged"] else "bold red")
     for doubt in attribute(post, "doubts"):

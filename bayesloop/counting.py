@@ -156,4 +156,9 @@ def derive_probe(draft: Draft) -> None:
     else:
         draft.refuse("probe", unknown, "without probe, which cannot be derived", "give probe, or scheme with bptt_k "
                      "and lanes", ("r", "scheme"))
-    draft.table["probe"] = pd.Series(np.where(given == "", derived, given), dtype=object)
+    named = np.where(given == "", derived, given).astype(str)
+    plain = pd.Series(named).str.casefold().str.strip()
+    alike = pd.Series(named).groupby(plain).transform("nunique").to_numpy() > 1
+    draft.warn("probe", draft.standing & alike, "of recipes whose names differ in capitals or spaces alone, taken as "
+               "different ones", ("probe",))
+    draft.table["probe"] = pd.Series(named, dtype=object)

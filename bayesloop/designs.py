@@ -60,7 +60,8 @@ def design_runs(post: xr.DataTree, budgets: Sequence[float], r: Sequence[int], w
         If the grid is empty, or a run of it cannot be built or paid for.
     """
     if (widths is None) == (sizes is None):
-        raise DesignError("a design needs either widths or sizes (64 features each)")
+        raise DesignError("a design needs either widths or sizes (64 features each); "
+                          f"{'neither is' if widths is None else 'both are'} given")
     known = probe if probe in probes_of(post) else ANCHOR if ANCHOR in probes_of(post) else probes_of(post)[0]
     rows = []
     for count in r:

@@ -13,6 +13,7 @@ import xarray as xr
 from bayesloop.comparison import borrows_anchor
 from bayesloop.decisions import check_probe
 from bayesloop.family import Family, family_of
+from bayesloop.hull import outside
 from bayesloop.laws import Design
 from bayesloop.layout import recipe_applies
 from bayesloop.pooling import Pool, Posteriors, pool
@@ -53,7 +54,8 @@ def equivalent(post: Posteriors, r: int | Sequence[int], width: float | Sequence
         n_equivalent (median) with lower and upper; unique_ratio and equivalent_ratio (with lower and upper) over
         n_plain; cost_ratio: training FLOPs per token over the same-width r = 1 model's; cost_equivalent: over those of
         the plain model it performs like, with lower and upper; unmatched: share of the draws in which no plain model
-        of a thousandth to a thousand times the size does, their size 0 or infinite.
+        of a thousandth to a thousand times the size does, their size 0 or infinite; extrapolates: in words how the
+        looped model leaves the range of the runs.
 
     Raises
     ------
@@ -82,8 +84,9 @@ def equivalent(post: Posteriors, r: int | Sequence[int], width: float | Sequence
             design = Design(*(np.array([value]) for value in (once, rec, float(count), length or 1.0)))
             n_eff = _same_loss(pooled, design, probe) if depends else np.exp(pooled.log_n_eff(design, probe)[:, 0])
             given = {} if length is None else {"tokens": float(length)}
+            beyond = outside(pooled, design._replace(tokens=np.array([length or np.nan])), np.array([np.nan]), probe)
             rows.append({"probe": probe, "r": int(count), "width": float(at), **given,
-                         **_compared(n_eff, once + rec, cost, float(at), plain, prob)})
+                         **_compared(n_eff, once + rec, cost, float(at), plain, prob), "extrapolates": beyond[0]})
     table = pd.DataFrame(rows)
     table.attrs = {"prob": prob, "probe": probe, "notes": _notes(pooled, probe, depends)}
     return table

@@ -18,6 +18,7 @@ import xarray as xr
 
 from bayesloop.architecture import Architecture, ArchitectureError, horizon, iso_depth
 from bayesloop.curves import probe_runs, runs_of
+from bayesloop.hull import compute_of
 from bayesloop.laws import Design
 from bayesloop.problems import RunsWarning, near
 from bayesloop.selection import ANCHOR
@@ -29,6 +30,7 @@ RECIPES: dict[str, dict[str, Any]] = {  # arXiv 2604.21106, the iso-depth grid a
 KV_BYTES = 2  # a key or value in 16 bits
 MAX_WIDTH = 2**20
 OTHER_MODELS = "the models that are assumed"
+SAME_COMPUTE = 1.1  # whole steps, and what a recipe's own operations cost, are less
 SAME_COUNTS = 0.03  # an injection or its place changes them by less, a layer by more
 
 
@@ -194,6 +196,7 @@ def family_of(post: xr.DataTree, probe: str, r: int | None = None, **changes: An
     family = Family(**{**fields, **_layers_of(runs), **recipe_of(runs_of(post), probe), **changes})
     if not set(changes) & {"depth", "ends", "scheme", "lanes", "head_dim"}:
         _compare_counts(family, runs[runs["probe"] == probe])
+    _compare_compute(family, runs[runs["probe"] == probe])
     return family
 
 
@@ -231,6 +234,24 @@ def _compare_counts(family: Family, runs: pd.DataFrame) -> None:
                           f"not those that were run: r = {r}{fault}; give depth, ends and head_dim (--model)",
                           RunsWarning, stacklevel=3)
             return
+
+
+def _compare_compute(family: Family, runs: pd.DataFrame) -> None:
+    """Doubt budgets that are not the models' FLOPs: those of planned models would pay for other numbers of tokens."""
+    if "width" not in runs:
+        return
+    runs = runs[runs["width"] > 0]
+    columns = (runs["width"].astype(int), runs["r"].astype(int), runs["tokens"], compute_of(runs))
+    try:
+        ratios = [family.model(int(width), int(r)).flops_per_token * float(tokens) / float(compute)
+                  for width, r, tokens, compute in zip(*columns, strict=True) if compute == compute]
+    except ArchitectureError:
+        return
+    middle = float(np.median(ratios)) if ratios else 1.0
+    if abs(np.log(middle)) > np.log(SAME_COMPUTE):
+        warnings.warn(f"the models would cost {middle:.3g} times the compute that the table gives for its runs (a "
+                      "count without head and attention, 6 N D?): tokens and FLOPs of models that were not run follow "
+                      "the exact count", RunsWarning, stacklevel=3)
 
 
 def _other_model(family: Family, run: pd.Series, r: int) -> str:

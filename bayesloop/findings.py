@@ -133,7 +133,8 @@ def gather(post: xr.DataTree, reference: str | None = None, prob: float = 0.95,
     """
     known = phi_probes(post) or probes_of(post)
     if reference is not None and reference not in known:
-        raise PosteriorError(f"reference {reference!r} is not among the probes; found {', '.join(known)}")
+        raise PosteriorError(f"reference {reference!r} is not among the probes; name one of {', '.join(known)} "
+                             "(reference=, --reference)")
     if assumptions and {each.attrs["data_sha256"] for each in assumptions.posts} != {post.attrs["data_sha256"]}:
         raise PosteriorError("the assumptions were compared on other runs than the posterior's; fit them to one table")
     chosen = reference or default_reference(post)

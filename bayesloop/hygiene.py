@@ -17,6 +17,7 @@ from bayesloop.selection import BUDGET_TOLERANCE
 # median at most), an untrained model has ln(vocabulary), 3 to 4 × the loss of a trained one.
 DIVERGED_FACTOR, HIGH_FACTOR = 3.0, 2.0
 PERPLEXITY_LIKE = 8.0  # nats: a 32k vocabulary unused is 10.4; no trained model of it stays above 8
+FEWEST_TOKENS = 1e4  # of all runs; the smallest training of a language model takes more
 BITS_LIKE = 1.2  # below the entropy of text a token in nats; usual for bits per byte
 SPENT_LEAST, SPENT_MOST = 0.9, 1.1  # flops / budget; rounding to whole steps moves it by 0.0004 (measured)
 TOKENS_LEAST = 0.8  # of the tokens that smaller models' accounts imply
@@ -115,6 +116,12 @@ def check_values(draft: Draft) -> None:
         limit = "above 0" if least is None else f"≥ {least}"
         draft.refuse(name, draft.standing & bad, f"whose {name} is missing or impossible" if needed else
                      f"whose {name} is impossible", f"expected a finite number {limit}", (name,))
+    tokens = draft.values("tokens")
+    blind = not any(name in draft and draft.present(name)[draft.standing].any() for name in ("budget", "flops"))
+    if blind and draft.standing.any() and tokens[draft.standing].max() < FEWEST_TOKENS:
+        draft.refuse("tokens", draft.standing.copy(), f"with fewer than {FEWEST_TOKENS:g} tokens each: millions or "
+                     "billions?", "declare units={'tokens': 'B'} (--units tokens=B) if so; expected tokens",
+                     ("tokens",))
     r, once, rec = draft.values("r", NO_INT), draft.values("n_once"), draft.values("n_rec")
     draft.refuse("n_rec", draft.standing & (r > 1) & (rec == 0), "with recurrence but without parameters in the shared "
                  "block", "expected n_rec > 0 where r > 1", ("r", "n_rec"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 
+from bayesloop.errors import get_errors
 from bayesloop.laws import LAWS
 from bayesloop.posterior import elements, parameters
 
@@ -22,9 +23,15 @@ def doubts(post: xr.DataTree) -> list[str]:
     Returns
     -------
     list of str
-        One for each φ without runs, one for all parameters that the prior rules, one for runs whose r is ignored.
+        Where so: what the table lacks for a better model, what the error model misleads about, that no run has r = 1;
+        one for each φ without runs, one for all parameters that the prior rules, one for runs whose r is ignored.
     """
-    found = []
+    found = [str(post.attrs["choice"])] if post.attrs.get("choice_lacks") else []
+    if warning := get_errors(post.attrs["errors"]).warning:
+        found.append(warning)
+    if "phi" in post["posterior"] and not (post["constant_data"]["r"] == 1).any():
+        found.append("no run has r = 1: φ is told by how losses differ between recurrence counts alone, without the "
+                     "anchor of a plain model")
     empty = cells_without_runs(post)
     if empty:
         names = ", ".join(f"phi[{probe}, {r}]" for probe, r in empty)

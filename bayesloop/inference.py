@@ -91,7 +91,7 @@ def fit(runs: pd.DataFrame, law: str | Law | None = None, errors: str | ErrorMod
         attempts.append(convergence)
     tree = _tree(model, draws, seed)
     tree.attrs.update(_provenance(model, runs, settings, num_chains, seed), **_evidence(attempts))
-    tree.attrs["choice"] = choice.reason
+    tree.attrs.update(choice=choice.reason, choice_lacks=int(choice.lacks))
     tree.attrs.update(sampler_seed=seed + len(attempts) - 1, doubts=json.dumps(doubts(tree)))
     return tree
 

@@ -161,7 +161,8 @@ def cheapest(post: xr.DataTree, goal: float, design: pd.DataFrame | None = None,
             progress(len(units) - len(left), len(units))
     enough = [i for i, step in enumerate(steps) if step["half_width"] <= goal]
     if not enough:
-        raise DesignError(f"the whole design of {many(len(planned), 'run')} is expected to give "
+        whose = "posterior's own" if design is None else "whole design of"
+        raise DesignError(f"the {whose} {many(len(planned), 'run')} are expected to give "
                           f"± {steps[0]['half_width']:.3g} and not ± {goal:g}; add runs, or ask for less")
     chosen = planned.iloc[order[max(enough)]].reset_index(drop=True)
     return chosen, pd.DataFrame(steps[::-1])

@@ -69,6 +69,19 @@ def test_posteriors_of_other_runs_are_refused() -> None:
         compare_assumptions(posts)
 
 
+def test_an_assumption_whose_sampler_failed_is_left_out_and_named() -> None:
+    posts = [assumed(recipe, {"truncated": [0.1, 0.1], "hyperconnections": [0.2, 0.2]}, elpd)
+             for recipe, elpd in (("none", 600.0), ("data_factor", 650.0), ("both", 640.0))]
+    posts[2].attrs |= {"converged": 0, "verdict": "not converged: 14 of 8000 transitions diverged"}
+    found = compare_assumptions(posts)
+    assert set(found.table["recipe"]) == {"none", "data_factor"}
+    assert found.verdict[0] == "recipe term 'both' is left out: not converged: 14 of 8000 transitions diverged"
+    for post in posts:
+        post.attrs["converged"] = 0
+    with pytest.raises(PosteriorError, match="under no assumption the sampler has converged"):
+        compare_assumptions(posts)
+
+
 def test_the_command_takes_posteriors(found, tmp_path: Path) -> None:
     paths = [tmp_path / f"{i}.nc" for i in range(2)]
     for post, path in zip(found.posts, paths, strict=True):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -37,18 +39,25 @@ def test_what_a_smaller_table_lacks_is_said(runs: pd.DataFrame, lacking: str) ->
     choice = choose(runs)
     assert choice[:3] == PUBLISHED[:3]
     assert lacking in choice.reason
+    assert choice.lacks
 
 
 @pytest.mark.parametrize(("named", "chosen"), [
-    ((None, "probe", None), PUBLISHED), (("kaplan_recurrence", None, None), ("kaplan_recurrence", "probe", "none", "")),
-    ((None, None, "offset"), ("recurrence", "probe", "offset", "")), ((None, None, None, False), PUBLISHED),
+    ((None, "probe", None), PUBLISHED), ((None, None, None, False), PUBLISHED),
+    (("kaplan_recurrence", None, None), ("kaplan_recurrence", "probe", "none", "", False)),
+    ((None, None, "offset"), ("recurrence", "probe", "offset", "", False)),
 ])
 def test_what_is_named_is_taken_and_the_rest_is_the_papers(named: tuple, chosen: tuple) -> None:
     assert settle(grid(("baseline", "truncated"), **THREE), *named) == chosen
 
 
 def test_a_fit_records_what_was_chosen_and_why(runs: pd.DataFrame) -> None:
+    short = {"num_warmup": 100, "num_samples": 100, "num_chains": 2}
     low = bl.select(runs, "budget <= 2.15e18 and r <= 4")
-    about = bl.fit(low, num_warmup=100, num_samples=100, num_chains=2).attrs
+    about = bl.fit(low, **short).attrs
     assert (about["law"], about["phi"], about["recipe"]) == choose(low)[:3]
     assert about["choice"] == choose(low).reason != ""
+    looped = bl.fit(bl.select(low, "budget <= 1e18 and r > 1"), **short)
+    doubts = " ".join(json.loads(looped.attrs["doubts"]))
+    assert "it names 2" in doubts
+    assert "no run has r = 1" in doubts

@@ -48,7 +48,7 @@ def test_region_of_practical_equivalence() -> None:
 def test_the_reference_may_be_any_probe() -> None:
     table = bl.compare(made_up(draws(0, 0.4, 0.5), ["baseline", "mine"]), reference="mine").set_index("probe")
     assert table.loc["baseline", "delta_mean"] == pytest.approx(-0.1, abs=0.002)
-    with pytest.raises(PosteriorError, match="reference 'yours' is not among the probes; found baseline, mine"):
+    with pytest.raises(PosteriorError, match="reference 'yours' is not among the probes; name one of baseline, mine"):
         bl.compare(made_up(draws(0, 0.4, 0.5), ["baseline", "mine"]), reference="yours")
 
 

@@ -116,6 +116,8 @@ def test_equivalent_size_against_the_formula(post: xr.DataTree) -> None:
     expected = model.n_once() + 2**phi * model.n_rec()
     assert table["n_equivalent"][3] == pytest.approx(np.quantile(expected, 0.5, method="nearest"), rel=1e-9)
     assert (table["unmatched"] == 0).all()
+    assert (table["extrapolates"] == "").all()
+    assert "N_eff" in equivalent(post, 2, plain_size=1e9)["extrapolates"][0]
     assert table["n_equivalent_lower"][3] == pytest.approx(np.quantile(expected, 0.025, method="nearest"), rel=1e-9)
     assert "no r = 1 run of this recipe" in table.attrs["notes"][0]
     assert equivalent(post, 2, width=512).attrs["notes"] == []

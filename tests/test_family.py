@@ -65,7 +65,7 @@ def test_trainable_widths_surround_the_optimum() -> None:
 
 
 def test_recipe_follows_from_name_or_columns_and_r_1_is_the_anchor() -> None:
-    runs = grid(looped=("baseline", "mine")).assign(lanes=0)
+    runs = grid(looped=("baseline", "mine")).assign(lanes=0).drop(columns="budget")
     mine = runs["probe"] == "mine"
     runs = runs.assign(scheme=np.where(mine, "additive", "linear"), bptt_k=np.where(mine, 1, runs["r"]))
     post = posterior(runs, data_count_convention="formula", data_injection="once")
@@ -73,7 +73,8 @@ def test_recipe_follows_from_name_or_columns_and_r_1_is_the_anchor() -> None:
     cut = family_of(post, "mine", 2)
     assert (cut.scheme, cut.bptt_k) == ("additive", 1)  # k = 1 at r = 4 too
     assert family_of(post, "mine", 1).scheme == "linear"
-    own = pd.concat([runs, grid().query("r == 1").assign(probe="mine", scheme="additive", bptt_k=1, lanes=0)])
+    plain = grid().drop(columns="budget").query("r == 1")
+    own = pd.concat([runs, plain.assign(probe="mine", scheme="additive", bptt_k=1, lanes=0)])
     assert family_of(posterior(own.reset_index(drop=True)), "mine", 1).scheme == "additive"
     half = posterior(runs.assign(bptt_k=(runs["r"] + 1) // 2))
     assert family_of(half, "mine", 2).bptt_k == "half"
@@ -81,8 +82,16 @@ def test_recipe_follows_from_name_or_columns_and_r_1_is_the_anchor() -> None:
                                                                       convention="formula", injection="once")
 
 
-def test_a_family_that_was_not_run_is_doubted() -> None:
+def test_a_budget_that_is_not_the_models_compute_is_doubted() -> None:
     runs = grid()
+    family_of(posterior(runs), "baseline")
+    six = 6 * (runs["n_once"] + runs["r"] * runs["n_rec"]) * runs["tokens"]
+    with pytest.warns(RunsWarning, match=r"would cost [12]\.\d+ times the compute that the table gives"):
+        family_of(posterior(runs.assign(budget=six)), "baseline")
+
+
+def test_a_family_that_was_not_run_is_doubted() -> None:
+    runs = grid().drop(columns="budget")
     deeper = posterior(runs.assign(n_rec=2 * runs["n_rec"]))
     with pytest.warns(RunsWarning, match=r"depth 20, 2 layers .* not those that were run: r = 1, width 256"):
         family_of(deeper, "baseline")

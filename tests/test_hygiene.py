@@ -213,6 +213,14 @@ def test_embeddings_or_units_that_do_not_fit_the_compute(tmp_path: Path) -> None
     with pytest.raises(RunsError, match="is one of them in another unit"):
         read_runs(path)
     np.testing.assert_allclose(read_runs(path, units={"tokens": "M"}).tokens, [float(row["tokens"]) for row in rows])
+    nothing_to_compare = [{**row, "budget": "", "flops": ""} for row in in_millions]
+    with pytest.raises(RunsError, match="fewer than 10000 tokens each: millions or billions"):
+        read_runs(write_csv(tmp_path / "t.csv", nothing_to_compare))
+
+
+def test_names_of_recipes_that_differ_in_capitals_alone_are_doubted(tmp_path: Path) -> None:
+    rows = [{**row, "probe": row["probe"].title() if i % 2 else row["probe"]} for i, row in enumerate(paper_rows())]
+    assert any("differ in capitals" in text for text in validate(write_csv(tmp_path / "t.csv", rows)).warnings)
 
 
 def test_products_of_counts_do_not_overflow(tmp_path: Path) -> None:
