@@ -253,8 +253,7 @@ def test_what_runs_miss_by_together_counts_as_in_their_joint_density() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [
-    {"phi": "probe_r_pooled"}, {"phi": "trend"}, {"recipe": "both", "phi": "probe_r"},
-    {"law": "cross_recurrence", "phi": "probe_r", "recipe": "data_factor"}], ids=str)
+    {"phi": "probe_r_pooled"}, {"law": "cross_recurrence", "phi": "probe_r", "recipe": "data_factor"}], ids=str)
 def test_the_expected_width_is_the_posteriors_in_other_models(runs: pd.DataFrame, options: dict[str, str]) -> None:
     post = bl.fit(bl.select(runs, "budget <= 4.64e18"), **options)
     table = plan(post).set_index(["quantity", "probe"])["sd"]
