@@ -97,6 +97,7 @@ def compare_assumptions(runs: pd.DataFrame | Sequence[xr.DataTree], law: str = "
                              "fit them to one table")
     posts, left_out = _sound(posts)
     table = _table(posts, reference, prob)
+    table.attrs["left_out"] = len(left_out)
     try:
         matched = matched_differences(list({post.attrs["law"]: post for post in reversed(posts)}.values()), reference)
     except PosteriorError:
@@ -166,6 +167,9 @@ def under_assumptions(table: pd.DataFrame, probe: str) -> tuple[bool, str]:
     own = table[(table["probe"] == probe) & (table["r"] == OVER_R)]
     ranges = ", ".join(f"{row.recipe} {row.delta_mean:+.2f} ± {row.delta_sd:.2f}" for row in own.itertuples())
     kinds = {_sign(p) for p in own["p_positive"]}
+    if table.attrs.get("left_out") or len(own) < 2:
+        return False, (f"{probe}: Δφ, averaged over r, under what could be sampled: {ranges}; that is not every "
+                       "assumption")
     if len(kinds) == 1 and kinds != {"open"}:
         return True, f"{probe}: Δφ, averaged over r, is {kinds.pop()} under every assumption ({ranges})"
     if {"positive", "negative"} <= kinds:

@@ -13,7 +13,9 @@ import pandas as pd
 
 from bayesloop.selection import ANCHOR, group_budgets
 
-LEAST_R, LEAST_BUDGETS = 2, 3  # looped r of every recipe, and budgets, from which on a table is like the published one
+# looped r of every recipe, budgets, and looped runs for each φ from which on a table may carry the larger model; the
+# published one has 3, 4 and 17
+LEAST_R, LEAST_BUDGETS, LEAST_RUNS = 2, 3, 6
 
 
 class Choice(NamedTuple):
@@ -69,6 +71,8 @@ def choose(runs: pd.DataFrame) -> Choice:
     budgets = len(set(group_budgets(runs["budget"].to_numpy(float)))) if known else 0
     lacks = [*(f"a second looped r of {probe}" for probe in few),
              *([f"{LEAST_BUDGETS} budgets (it names {budgets})"] if budgets < LEAST_BUDGETS else []),
+             *(["an r = 1 run"] if (runs["r"] > 1).all() else []),
+             *([f"{LEAST_RUNS} looped runs for each recipe and r"] if _per_phi(looped) < LEAST_RUNS else []),
              *([f"a recipe named {ANCHOR}"] if ANCHOR not in probes else [])]
     if lacks:
         return PUBLISHED._replace(lacks=True, reason=(
@@ -76,5 +80,10 @@ def choose(runs: pd.DataFrame) -> Choice:
             "anything else than change φ, or φ varies with r, intervals of Δφ are too narrow and miss the truth"))
     return Choice("cross_recurrence", "probe_r", "data_factor", (
         "several recipes: a φ for each recipe and r, a factor of each recipe on the data term, and the cross law, "
-        "which predict held-out runs best and cover the truth in simulation (--law recurrence --phi probe for the "
-        "paper's)"))
+        "which predict held-out runs best, and cover the truth in simulation where a recipe acts on φ and on the data "
+        "term (--law recurrence --phi probe for the paper's)"))
+
+
+def _per_phi(looped: pd.DataFrame) -> float:
+    """Looped runs for each recipe and r, on average."""
+    return len(looped) / len(looped.groupby(["probe", "r"]))

@@ -131,8 +131,8 @@ def _show_plan(post: xr.DataTree, runs: pd.DataFrame | None, asked: dict[str, An
     if check[0]:
         with progress("refits") as advance:
             refitted = refit(post, runs, existing=asked["existing"], reference=asked["reference"],
-                             delta=asked["delta"], recipes=asked["recipes"], number=check[0], seed=check[1],
-                             progress=advance)
+                             delta=asked["delta"], recipes=asked["recipes"], scatter=asked["scatter"],
+                             number=check[0], seed=check[1], progress=advance)
     emit(table, "plan", out, as_json, **({"refits": refitted.to_dict("records")} if refitted is not None else {}))
     if as_json:
         return

@@ -62,6 +62,8 @@ def compare(post: xr.DataTree | Sequence[xr.DataTree], reference: str = ANCHOR,
             own, base = (array if r is None else array.sel(r=r) for array in (draws, phi[reference]))
             row: dict[str, Any] = {"probe": probe} if r is None else {"probe": probe, "r": str(r)}
             row |= _described("", own.values, prob)
+            if r == OVER_R:  # over the same r, or the two averages would differ by what they are taken over
+                own, base = (array.sel(r=shared[:-1]).mean("r") for array in (draws, phi[reference]))
             difference = np.full(1, np.nan) if probe == reference else own.values - base.values
             row |= _described("delta_", difference, prob)
             row["p_positive"] = np.nan if probe == reference else float(np.mean(difference > 0))

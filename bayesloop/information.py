@@ -44,26 +44,36 @@ class Information:
         Change of log loss with each parameter, over the scatter of a run.
     looped : dict of (str, int) to str
         Probe and r of the runs with r > 1, and the parameter that is their φ.
+    by_r : bool
+        Whether φ differs by r.
     """
 
     names: list[str]
     prior: np.ndarray
     rows: np.ndarray
     looped: dict[tuple[str, int], str]
+    by_r: bool
 
     @property
     def probes(self) -> list[str]:
         """Probes of the runs that have a φ."""
         return list(dict.fromkeys(probe for probe, _ in self.looped))
 
+    def shared(self, probe: str, reference: str) -> set[int]:
+        """The looped r of both."""
+        mine, theirs = ({r for one, r in self.looped if one == name} for name in (probe, reference))
+        return mine & theirs
+
     def target(self, probe: str, reference: str | None = None) -> np.ndarray:
-        """Weights of the parameters in φ of a probe (the mean over the r of its runs) or in its difference.
+        """Weights of the parameters in φ of a probe (the mean over the r of its runs) or, over the r of both, in its
+        difference.
 
         Raises
         ------
         PosteriorError
-            If no run of that probe is looped.
+            If no run of that probe is looped, they have no r in common, or φ is held at a value.
         """
+        common = self.shared(probe, reference or probe)
         weights = np.zeros(len(self.names))
         for name, sign in ((probe, 1.0), (reference, -1.0)):
             if name is None:
@@ -71,10 +81,16 @@ class Information:
             if name not in self.probes:
                 raise PosteriorError(f"no looped run of probe {name!r} is planned or known, so nothing tells its φ; "
                                      f"expected one of {', '.join(self.probes)}")
-            labels = [label for (one, _), label in self.looped.items() if one == name]
-            for label in labels:
-                if label in self.names:  # else φ is held at a value
-                    weights[self.names.index(label)] += sign / len(labels)
+            own = {r: label for (one, r), label in self.looped.items() if one == name}
+            if self.by_r:
+                own = {r: label for r, label in own.items() if r in common}
+            if not own:
+                raise PosteriorError(f"{probe} and {reference} have no looped r in common, and φ differs by r: plan "
+                                     "runs of one r of both")
+            if not set(own.values()) <= set(self.names):
+                raise PosteriorError(f"φ of {name} is held at a value, so no runs would tell more of it")
+            for label in own.values():
+                weights[self.names.index(label)] += sign / len(own)
         return weights
 
     def covariance(self, used: np.ndarray) -> np.ndarray:
@@ -128,11 +144,12 @@ def information(post: xr.DataTree, runs: pd.DataFrame, recipes: Sequence[str] = 
     kept = [i for i, name in enumerate(names)
             if not (recipes and name.startswith("rho[") and name[4:-1] not in recipes)]
     together = [f"together[{i}]" for i in range(shared.shape[-1])]
-    rows = np.concatenate([slopes[..., kept], shared], axis=-1) / _scatter(draws, runs, scatter)[:, :, None]
+    rows = np.concatenate([slopes[..., kept], shared], axis=-1) / _scatter(values, runs, scatter)[:, :, None]
     prior = np.zeros((len(rows), rows.shape[-1], rows.shape[-1]))
     prior[:, :len(kept), :len(kept)] = _precision(model, values, wanted, labels)[:, kept][:, :, kept]
     prior[:, range(len(kept), rows.shape[-1]), range(len(kept), rows.shape[-1])] = 1.0
-    return Information([*(names[i] for i in kept), *together], prior, rows, _looped(model, runs))
+    return Information([*(names[i] for i in kept), *together], prior, rows, _looped(model, runs),
+                       "r" in model.dims("phi"))
 
 
 def _looped(model: Model, runs: pd.DataFrame) -> dict[tuple[str, int], str]:
@@ -153,7 +170,8 @@ def _labels(model: Model, name: str) -> list[str]:
 
 
 def _positive(model: Model, name: str) -> bool:
-    return name in model.priors and model.priors[name].positive
+    """Whether a parameter is used by its logarithm; φ never is, since it is asked for itself."""
+    return name in model.priors and model.priors[name].positive and not name.startswith("phi")
 
 
 def _slopes(model: Model, values: Mapping[str, np.ndarray], wanted: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -180,14 +198,14 @@ def _slopes(model: Model, values: Mapping[str, np.ndarray], wanted: Sequence[str
     return np.asarray(found[0]), np.asarray(found[1])
 
 
-def _scatter(draws: xr.Dataset, runs: pd.DataFrame, given: float | None) -> np.ndarray:
+def _scatter(values: Mapping[str, np.ndarray], runs: pd.DataFrame, given: float | None) -> np.ndarray:
     """Standard deviation of log loss, shape (draw, run); heavy tails tell a little less than their sigma."""
-    n_draws = draws.sizes["sample"]
-    if given is None and "sigma" not in draws:
+    n_draws = len(next(iter(values.values())))
+    if given is None and "sigma" not in values:
         raise PosteriorError("the posterior's error model has no sigma; give the relative scatter of a run (--scatter)")
-    sigma = np.full(n_draws, given) if given is not None else draws["sigma"].to_numpy()
-    if given is None and "nu" in draws:
-        nu = draws["nu"].to_numpy()
+    sigma = np.full(n_draws, given) if given is not None else values["sigma"]
+    if given is None and "nu" in values:
+        nu = values["nu"]
         sigma = sigma * np.sqrt((nu + 3) / (nu + 1))
     se = np.zeros(len(runs))
     if "loss_se" in runs and "loss" in runs:

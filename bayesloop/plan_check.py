@@ -19,8 +19,8 @@ from bayesloop.simulation import simulate
 
 
 def refit(post: xr.DataTree, design: pd.DataFrame | None, existing: bool = True, reference: str = ANCHOR,
-          delta: float = 0.1, recipes: Sequence[str] = (), number: int = 3, seed: int = 0,
-          progress: Callable[[int, int], None] | None = None) -> pd.DataFrame:
+          delta: float = 0.1, recipes: Sequence[str] = (), scatter: float | None = None, number: int = 3,
+          seed: int = 0, progress: Callable[[int, int], None] | None = None) -> pd.DataFrame:
     """Check `plan` by simulation: draw losses of the runs from the posterior, fit them, and look at φ's spread.
 
     Parameters
@@ -29,8 +29,10 @@ def refit(post: xr.DataTree, design: pd.DataFrame | None, existing: bool = True,
         As in `plan`.
     recipes : sequence of str
         As in `plan`, but if there are any, every recipe is fitted with an effect.
+    scatter : float, optional
+        Relative scatter of a run by itself in the simulated tables, in place of the posterior's sigma.
     number, seed : int
-        Of the simulated tables.
+        Of the simulated tables; one whose fit did not converge is not counted.
     progress : callable, optional
         Called with (tables done, tables).
 
@@ -45,15 +47,20 @@ def refit(post: xr.DataTree, design: pd.DataFrame | None, existing: bool = True,
     options: dict[str, Any] = {"law": model.law, "errors": model.errors, "phi": model.structure.name,
                                "recipe": model.recipe.name, "priors": model.priors, "fix": model.fix}
     draws = post["posterior"].to_dataset().stack(sample=("chain", "draw"))
-    rng, found = np.random.default_rng(seed), []
+    rng, found, used = np.random.default_rng(seed), [], 0
     for done in range(number):
         one = draws.isel(sample=[rng.integers(draws.sizes["sample"])])
         truth = values_of(post, model, one, reference, delta)
         free = {name: value[0] for name, value in truth.items() if name not in model.fix}
+        if scatter is not None:
+            free["sigma"] = np.array(scatter)
         losses = simulate(model, jax.random.key(int(rng.integers(2**31))), 1, free).loss[0]
         again = fit(runs.assign(loss=losses), **options, seed=int(rng.integers(2**31)))
+        if not again.attrs["converged"]:
+            continue
         flat = again["posterior"].to_dataset().stack(sample=("chain", "draw")).transpose("sample", ...)
         fitted = {str(name): value.to_numpy() for name, value in flat.data_vars.items()}
+        used += 1
         known, estimates = (_phi(model, runs, truth, model.compute),
                             _phi(model, runs, fitted, again.attrs["compute"]))
         for probe, values in estimates.items():
@@ -65,7 +72,7 @@ def refit(post: xr.DataTree, design: pd.DataFrame | None, existing: bool = True,
         if progress:
             progress(done + 1, number)
     table = pd.DataFrame(found, columns=["quantity", "probe", "sd", "bias"])
-    return table.groupby(["quantity", "probe"], sort=False).mean().reset_index().assign(number=number)
+    return table.groupby(["quantity", "probe"], sort=False).mean().reset_index().assign(number=used)
 
 
 def _phi(model: Model, runs: pd.DataFrame, values: Mapping[str, np.ndarray], compute: float) -> dict[str, np.ndarray]:

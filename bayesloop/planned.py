@@ -15,6 +15,7 @@ import pandas as pd
 import xarray as xr
 
 from bayesloop.laws import Prior, get_law
+from bayesloop.layout import recipe_applies
 from bayesloop.model import Model, build_model
 from bayesloop.posterior import PosteriorError, attribute
 from bayesloop.structures import get_recipe
@@ -49,8 +50,10 @@ def planned_model(post: xr.DataTree, runs: pd.DataFrame, recipes: Sequence[str] 
         raise PosteriorError(f"the posterior's model has the recipe term {own!r} for every recipe already; leave out "
                              "recipes= (--recipe)")
     needed = [name for name in ("probe", "r", "n_once", "n_rec", "tokens", "budget") if name in runs]
-    model = build_model(runs[needed].assign(loss=1.0), attrs["law"], attrs["errors"],
-                        phi="probe" if phi == "one" else phi, recipe=ALLOWED if recipes else own)
+    term = ALLOWED if recipes else own
+    if not recipe_applies(runs["probe"].to_numpy(str), runs["r"].to_numpy(), get_recipe(term).looped).any():
+        term = "none"  # no such run: its effect plays no part
+    model = build_model(runs[needed].assign(loss=1.0), attrs["law"], attrs["errors"], phi=phi, recipe=term)
     priors = {name: Prior.parse(text) for name, text in attribute(post, "priors").items() if name in model.priors}
     fix = {name: value for name, value in attribute(post, "fix").items() if name in model.priors}
     unknown = [name for name in recipes if name not in model.layout.recipes]

@@ -10,10 +10,11 @@ import pandas as pd
 import xarray as xr
 from scipy.stats import norm
 
-from bayesloop.curves import runs_of
+from bayesloop.curves import design_of, runs_of
 from bayesloop.designs import MFU, PEAK, DesignError, gpu_hours
 from bayesloop.hull import compute_of
 from bayesloop.information import Information, information
+from bayesloop.layout import training_compute
 from bayesloop.posterior import PosteriorError
 from bayesloop.selection import ANCHOR, group_budgets
 from bayesloop.wording import many
@@ -70,24 +71,30 @@ def plan(post: xr.DataTree, design: pd.DataFrame | None = None, existing: bool =
     if runs.empty:
         raise DesignError("no runs: give a design, or count those of the posterior")
     about = information(post, runs, recipes, reference, delta, scatter)
+    if reference != ANCHOR and reference not in about.probes:
+        raise PosteriorError(f"reference {reference!r}: no looped run of it; expected one of {', '.join(about.probes)}")
     every, z = np.arange(len(runs)), float(norm.ppf((1 + prob) / 2))
     rows = []
     for probe in about.probes:
         for base in (None, reference):
             if probe == base or (base and base not in about.probes):
                 continue
-            sd = np.sqrt(about.variance(about.target(probe, base), every))
+            if base and about.by_r and not about.shared(probe, base):
+                continue
+            target = about.target(probe, base)
+            if not target.any():
+                continue  # recipes that share a φ
+            sd = np.sqrt(about.variance(target, every))
             row: dict[str, Any] = {"quantity": "delta" if base else "phi", "probe": probe, "sd": sd.mean(),
                                    "half_width": z * sd.mean(), "half_width_lower": z * np.quantile(sd, 0.05),
                                    "half_width_upper": z * np.quantile(sd, 0.95), "p_detect": np.nan,
                                    "detectable": np.nan}
             if base:
-                with np.errstate(divide="ignore", invalid="ignore"):  # a φ that recipes share differs by nothing
-                    row["p_detect"] = norm.cdf(abs(delta) / sd - z).mean()
+                row["p_detect"] = norm.cdf(abs(delta) / sd - z).mean()
                 row["detectable"] = (z + norm.ppf(POWER)) * sd.mean()
             rows.append(row)
     table = pd.DataFrame(rows)
-    cost = float(compute_of(planned).sum()) if len(planned) else 0.0
+    cost = float(_compute(planned).sum()) if len(planned) else 0.0
     table.attrs = {"n_runs": len(planned), "n_existing": len(own) * existing, "flops": cost,
                    "gpu_hours": gpu_hours(cost, mfu, peak), "delta": delta, "prob": prob, "reference": reference}
     return table
@@ -143,7 +150,7 @@ def cheapest(post: xr.DataTree, goal: float, design: pd.DataFrame | None = None,
     about = information(post, runs, recipes, reference or probe, 0.0, scatter)
     target, z = about.target(probe, reference), norm.ppf((1 + prob) / 2)
     units = _units(planned, unit)
-    flops = compute_of(planned)
+    flops = _compute(planned)
     price = np.array([flops[rows].sum() if cost == "flops" else len(rows) for rows in units])
     left, kept = list(range(len(units))), np.arange(len(runs))
     steps, order = [], []
@@ -197,7 +204,7 @@ def rank(post: xr.DataTree, candidates: pd.DataFrame, probe: str = ANCHOR, refer
     along = np.einsum("dri,dij,j->dr", rows, covariance, target)
     new = 1 + np.einsum("dri,dij,drj->dr", rows, covariance, rows)
     reduction = (along**2 / new / before[:, None]).mean(axis=0)
-    table = planned.assign(reduction=reduction, per_flop=reduction / (compute_of(planned) / 1e18))
+    table = planned.assign(reduction=reduction, per_flop=reduction / (_compute(planned) / 1e18))
     table = table.sort_values("per_flop", ascending=False, ignore_index=True)
     table.attrs = {"sd": float(np.sqrt(before).mean()), "n_existing": len(own), "probe": probe, "reference": reference}
     return table
@@ -232,6 +239,11 @@ def checked_design(design: pd.DataFrame | None) -> pd.DataFrame:
     if lacking:
         raise DesignError(f"the design lacks {', '.join(lacking)}; make it with design_runs or read_design")
     return design.reset_index(drop=True)
+
+
+def _compute(runs: pd.DataFrame) -> np.ndarray:
+    """Training FLOP of runs: spent or planned, and where neither is known 6 FLOP per executed parameter and token."""
+    return np.where(np.isnan(compute_of(runs)), training_compute(design_of(runs)), compute_of(runs))
 
 
 def _units(runs: pd.DataFrame, unit: str) -> list[np.ndarray]:

@@ -15,6 +15,7 @@ from scipy import stats
 from bayesloop.bootstrap import cells
 from bayesloop.curves import runs_of
 from bayesloop.errors import get_errors
+from bayesloop.identification import cells_without_runs
 from bayesloop.posterior import PosteriorError
 from bayesloop.prediction import log_likelihood
 
@@ -99,12 +100,16 @@ def phi_quantities(post: xr.DataTree, reference: str) -> dict[str, np.ndarray]:
     if "probe" not in phi.dims:
         return {"φ": phi.to_numpy()}
     found: dict[str, np.ndarray] = {}
+    empty = cells_without_runs(post)
     for symbol, base in (("φ", None), ("Δφ", reference)):
         for probe in [str(name) for name in phi["probe"].values if base is None or str(name) != base]:
             if base is not None and base not in phi["probe"].values:
                 continue
             own = phi.sel(probe=probe) - (phi.sel(probe=base) if base else 0.0)
-            if "r" in own.dims:
+            if "r" in own.dims:  # those that both have runs of
+                own = own.sel(r=[r for r in own["r"].values if not {(probe, int(r)), (str(base), int(r))} & {*empty}])
+                if not own.sizes["r"]:
+                    continue
                 found |= {f"{symbol}[{probe}, {r}]": own.sel(r=r).to_numpy() for r in own["r"].values}
                 own = own.mean("r")
             found[f"{symbol}[{probe}]"] = own.to_numpy()

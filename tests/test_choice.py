@@ -33,6 +33,8 @@ def test_one_recipe_gets_the_published_model_without_words() -> None:
     (grid(("baseline", "mine")), "3 budgets"),
     (grid(("baseline", "mine"), **THREE).drop(columns="budget"), "3 budgets"),
     (grid(("baseline", "mine"), **THREE).assign(budget=np.nan), "3 budgets"),
+    (grid(("baseline", "mine"), **THREE).query("r > 1"), "an r = 1 run"),
+    (grid(("baseline", "mine"), widths=(256,), **THREE), "6 looped runs for each recipe and r"),
     (grid(("baseline", "mine"), **THREE).replace({"baseline": "plain"}), "a recipe named baseline"),
 ])
 def test_what_a_smaller_table_lacks_is_said(runs: pd.DataFrame, lacking: str) -> None:

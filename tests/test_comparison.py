@@ -9,6 +9,8 @@ import xarray as xr
 
 import bayesloop as bl
 from bayesloop.posterior import PosteriorError
+from bayesloop.robust import phi_quantities
+from tests.posteriors import grid, posterior
 
 
 def made_up(phi: np.ndarray, probes: list[str], **attrs: object) -> xr.DataTree:
@@ -43,6 +45,15 @@ def test_region_of_practical_equivalence() -> None:
     inside = bl.compare(post, rope=0.014).set_index("probe").loc["mine", "in_rope"]
     assert inside == pytest.approx(0.678, abs=0.05)  # one standard deviation of the difference
     assert bl.compare(post, rope=(0, 1)).set_index("probe").loc["mine", "in_rope"] == pytest.approx(0.5, abs=0.05)
+
+
+def test_the_mean_difference_is_taken_over_the_r_of_both() -> None:
+    """A recipe that was run at one r alone is compared with the reference at that r."""
+    runs = grid(("baseline", "mine")).query("probe == 'baseline' or r == 4").reset_index(drop=True)
+    post = posterior(runs, ("probe", "r"), phi="probe_r", errors="normal")
+    table = bl.compare(post).set_index(["probe", "r"])
+    assert table.loc[("mine", "mean"), "delta_mean"] == pytest.approx(table.loc[("mine", "4"), "delta_mean"])
+    assert phi_quantities(post, "baseline")["Δφ[mine]"].mean() == pytest.approx(table.loc[("mine", "4"), "delta_mean"])
 
 
 def test_the_reference_may_be_any_probe() -> None:

@@ -201,13 +201,15 @@ def test_cells_are_left_out_whole_and_existing_runs_cost_nothing(post: xr.DataTr
 
 
 @pytest.mark.parametrize(("call", "message"), [
-    (lambda post: cheapest(post, 1e-4), r"whole design of \d+ runs is expected to give"),
+    (lambda post: cheapest(post, 1e-4), r"posterior's own \d+ runs are expected to give"),
     (lambda post: cheapest(post, 0.1, unit="width"), "expected one of cell, run"),
     (lambda post: plan(post, existing=False), "no runs"),
     (lambda post: rank(post, pd.DataFrame({"r": [1]})), "the design lacks probe, n_once"),
     (lambda post: design_runs(post, [1e18], [2]), "either widths or sizes"),
     (lambda post: design_runs(post, [], [2], widths=[512]), "no runs"),
     (lambda post: rank(post, grid(), probe="truncated", reference="mine"), "no looped run of probe 'mine'"),
+    (lambda post: plan(post, reference="basline"), "reference 'basline': no looped run of it"),
+    (lambda post: plan(posterior(grid(), fix={"phi": 0.5}, priors=PRIORS)), "φ of baseline is held at a value"),
 ])
 def test_faults_are_named(post: xr.DataTree, call, message: str) -> None:
     with pytest.raises((DesignError, PosteriorError), match=message):
@@ -285,6 +287,42 @@ def test_other_structures_of_phi(dims: tuple[str, ...], phi: str) -> None:
     table = plan(post, design_runs(post, [3e17], [2, 4], widths=[256, 512, 768], probe="mine"))
     assert set(table["probe"]) == {"baseline", "truncated", "mine"}
     assert np.isfinite(table["sd"]).all()
+    assert ("delta" in set(table["quantity"])) == bool(dims)  # one φ has no differences
+
+
+def test_phi_is_planned_for_itself_whatever_its_prior() -> None:
+    """A prior on the positive numbers alone, of the same width, changes nothing that many runs tell."""
+    runs = grid(looped=("baseline", "truncated"))
+    one, other = (plan(posterior(runs, priors=PRIORS.replace("Normal(0.5, 0.5)", text)))["sd"]
+                  for text in ("Normal(0.5, 0.29)", "Uniform(0, 1)"))
+    np.testing.assert_allclose(one, other, rtol=0.02)
+
+
+def test_differences_are_taken_over_the_r_of_both() -> None:
+    by_r = posterior(grid(looped=("baseline", "truncated")), ("probe", "r"), priors=PRIORS, phi="probe_r")
+    about = information(by_r, pd.concat([grid(), grid(looped=("mine",), counts=(4,)).query("probe == 'mine'")]))
+    weights = dict(zip(about.names, about.target("mine", "baseline"), strict=True))
+    assert weights["phi[mine, 4]"] == 1
+    assert weights["phi[baseline, 4]"] == -1
+    assert weights["phi[baseline, 2]"] == 0
+    apart = pd.concat([grid(counts=(2,)), grid(looped=("mine",), counts=(4,)).query("probe == 'mine'")])
+    with pytest.raises(PosteriorError, match="no looped r in common"):
+        information(by_r, apart).target("mine", "baseline")
+    assert set(plan(by_r, apart, existing=False)["quantity"]) == {"phi"}
+
+
+def test_a_recipe_term_that_no_planned_run_has_plays_no_part() -> None:
+    known = grid(looped=("baseline", "truncated"))
+    post = prior_as_posterior(build_model(known, recipe="data_factor"), runs=known)
+    assert set(plan(post, grid(), existing=False)["probe"]) == {"baseline"}
+
+
+def test_without_budgets_compute_follows_from_parameters_and_tokens() -> None:
+    runs = grid().drop(columns="budget")
+    chosen, steps = cheapest(posterior(runs, priors=PRIORS), 0.35, unit="run", cost="flops")
+    assert 0 < len(chosen) < len(runs)
+    whole = 6 * ((runs["n_once"] + runs["r"] * runs["n_rec"]) * runs["tokens"]).sum()
+    assert steps["flops"].iloc[-1] == pytest.approx(whole)
 
 
 def test_designs_from_toml(post: xr.DataTree, tmp_path: Path) -> None:
