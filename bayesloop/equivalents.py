@@ -75,7 +75,7 @@ def equivalent(post: Posteriors, r: int | Sequence[int], width: float | Sequence
     sizes = _positive(width if plain_size is None else plain_size, "size")
     lengths = [None] if tokens is None else list(_positive(tokens, "tokens"))
     plain = family_of(pooled.first, ANCHOR if depends else probe, 1, **dict(family or {}))
-    rows = []
+    rows, designs = [], []
     for count in np.atleast_1d(r):
         looped = family_of(pooled.first, probe, int(count), **dict(family or {}))
         widths = sizes if plain_size is None else plain.width_of(sizes, 1)
@@ -84,10 +84,11 @@ def equivalent(post: Posteriors, r: int | Sequence[int], width: float | Sequence
             design = Design(*(np.array([value]) for value in (once, rec, float(count), length or 1.0)))
             n_eff = _same_loss(pooled, design, probe) if depends else np.exp(pooled.log_n_eff(design, probe)[:, 0])
             given = {} if length is None else {"tokens": float(length)}
-            beyond = outside(pooled, design._replace(tokens=np.array([length or np.nan])), np.array([np.nan]), probe)
             rows.append({"probe": probe, "r": int(count), "width": float(at), **given,
-                         **_compared(n_eff, once + rec, cost, float(at), plain, prob), "extrapolates": beyond[0]})
-    table = pd.DataFrame(rows)
+                         **_compared(n_eff, once + rec, cost, float(at), plain, prob)})
+            designs.append((once, rec, float(count), length or np.nan))
+    every = Design(*np.array(designs).T)
+    table = pd.DataFrame(rows).assign(extrapolates=outside(pooled, every, np.full(len(rows), np.nan), probe))
     table.attrs = {"prob": prob, "probe": probe, "notes": _notes(pooled, probe, depends)}
     return table
 

@@ -56,6 +56,8 @@ def refit(post: xr.DataTree, design: pd.DataFrame | None, existing: bool = True,
             free["sigma"] = np.array(scatter)
         losses = simulate(model, jax.random.key(int(rng.integers(2**31))), 1, free).loss[0]
         again = fit(runs.assign(loss=losses), **options, seed=int(rng.integers(2**31)))
+        if progress:
+            progress(done + 1, number)
         if not again.attrs["converged"]:
             continue
         flat = again["posterior"].to_dataset().stack(sample=("chain", "draw")).transpose("sample", ...)
@@ -69,8 +71,6 @@ def refit(post: xr.DataTree, design: pd.DataFrame | None, existing: bool = True,
                 difference = values - estimates[reference]
                 found.append(("delta", probe, difference.std(ddof=1),
                               difference.mean() - (known[probe] - known[reference])[0]))
-        if progress:
-            progress(done + 1, number)
     table = pd.DataFrame(found, columns=["quantity", "probe", "sd", "bias"])
     return table.groupby(["quantity", "probe"], sort=False).mean().reset_index().assign(number=used)
 
