@@ -153,6 +153,8 @@ def show_held_out(found: HeldOut, as_json: bool = False) -> None:
         return
     import pandas as pd
 
+    from bayesloop.heldout import MIN_DRAWS
+
     for scheme, part in found.table.groupby("scheme", sort=False):
         own = part.sort_values("behind")
         shown = pd.DataFrame({"model": own["model"], "elpd": own["elpd"].round(1), "behind": [
@@ -168,6 +170,10 @@ def show_held_out(found: HeldOut, as_json: bool = False) -> None:
         shown["unsound"] = own["unsound"]
         left = f"each of {own['groups'].iloc[0]} groups" if scheme != "top" else "the runs of the largest budget"
         print_table(shown, f"Left out by {scheme}: {left}")
+    few = found.table[found.table["draws"] < MIN_DRAWS]
+    for scheme, part in few.groupby("scheme", sort=False):
+        say(f"note: left out by {scheme}, the density of a group rests on fewer than {MIN_DRAWS:g} draws under "
+            f"{', '.join(part['model'])}: its elpd is off by an unknown amount, mostly too low; `each` suffers less")
     if len(found.averages):
         values = found.averages.assign(value=[f"{row.mean:+.3f} ± {row.sd:.3f}" for row in found.averages.itertuples()])
         wide = values.pivot(index="scheme", columns="quantity", values="value")

@@ -36,6 +36,9 @@ SCHEMES = {
 }
 EM_STEPS = 20_000  # a fraction of a second; weights that go to 0 do so slowly
 BATCHES = 10  # of a chain, for the Monte Carlo error of a mean
+# a group that the others say little about is likely under a few draws only (a φ that only the left-out r informs: one);
+# the logarithm of their mean is then off, mostly too low, by more than its own Monte Carlo error says
+MIN_DRAWS = 5.0
 
 
 @dataclass(frozen=True)
@@ -49,8 +52,9 @@ class HeldOut:
         one at a time); elpd (log density of the groups, each jointly, summed over groups) with its Monte Carlo error
         `mc_se`; behind (how much less than the best model) and behind_se, over groups; each (log density of every
         left-out run by itself, summed); rmse (nats, of the predictive mean) and covered (share of the runs in the
-        central 95 % predictive interval); unsound (groups whose short refit has not converged, or for `run` those
-        with a Pareto k above 0.7) and worst_k; weight (stacking over the groups; NaN for fewer than five).
+        central 95 % predictive interval); draws (smallest effective number that a group's density rests on); unsound
+        (groups whose short refit has not converged or whose density rests on fewer than `MIN_DRAWS`, or for `run`
+        those with a Pareto k above 0.7) and worst_k; weight (stacking over the groups; NaN for fewer than five).
     averages : DataFrame
         φ and Δφ under the mixtures: scheme of the weights, quantity, mean, sd, lower, upper (95 %); rows whose
         scheme is a model's name are that model's own.
@@ -197,13 +201,14 @@ def _scored(post: xr.DataTree, seed: int, progress: Callable[[int, int], None] |
     for scheme, group in schemes.items():
         at = [place[mask.tobytes()] for mask in group]
         lpd, error = np.array([log_mean(found.joint[i]) for i in at]).T
+        few = np.array([effective(found.joint[i]) for i in at])
         each = sum(float(np.sum(_log_mean_exp(found.each[i][:, mask]))) for i, mask in zip(at, group, strict=True))
         miss = np.concatenate([(observed - middle[i])[mask] for i, mask in zip(at, group, strict=True)])
         inside = np.concatenate([((low[i] < observed) & (observed < high[i]))[mask]
                                  for i, mask in zip(at, group, strict=True)])
         out[scheme] = {"lpd": lpd, "mc_se": float(np.sqrt(np.sum(error**2))), "each": each,
                        "rmse": float(np.sqrt(np.mean(miss**2))), "covered": float(inside.mean()),
-                       "unsound": int(np.sum(~refits.sound[at]))}
+                       "draws": float(few.min()), "unsound": int(np.sum(~refits.sound[at] | (few < MIN_DRAWS)))}
     return out
 
 
@@ -218,12 +223,18 @@ def log_mean(draws: np.ndarray) -> tuple[float, float]:
     return middle, float(np.std(np.exp(batches - middle), ddof=1) / np.sqrt(BATCHES))
 
 
+def effective(draws: np.ndarray) -> float:
+    """Effective number of draws that the mean of exp(draws) rests on, Kish's (Σ w)² / Σ w²: 1 where one has it all."""
+    return float(np.exp(2 * logsumexp(draws) - logsumexp(2 * draws)))
+
+
 def _rows(scheme: str, found: dict[str, dict[str, Any]]) -> pd.DataFrame:
     lpd = np.stack([one["lpd"] for one in found.values()], axis=1)
     behind = lpd[:, [lpd.sum(axis=0).argmax()]] - lpd
     error = np.sqrt(len(lpd)) * behind.std(axis=0, ddof=1) if len(lpd) > 1 else np.full(lpd.shape[1], np.nan)
     weights = stack(lpd) if len(lpd) >= 5 else np.full(lpd.shape[1], np.nan)
-    numbers = [{name: one.get(name, np.nan) for name in ("mc_se", "each", "rmse", "covered", "unsound", "worst_k")}
+    numbers = [{name: one.get(name, np.nan) for name in ("mc_se", "each", "rmse", "covered", "draws", "unsound",
+                                                     "worst_k")}
                for one in found.values()]
     return pd.DataFrame({"model": list(found), "scheme": scheme, "groups": len(lpd), "elpd": lpd.sum(axis=0),
                          "behind": behind.sum(axis=0), "behind_se": error, "weight": weights}).join(

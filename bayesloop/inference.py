@@ -25,9 +25,11 @@ from bayesloop.identification import doubts
 from bayesloop.laws import Law, LawError, get_law
 from bayesloop.model import Model, build_model
 from bayesloop.runs import check_identifiable, fingerprint
-from bayesloop.sampling import Draws, Settings, counted, one_by_one, quick_compile, run_nuts
+from bayesloop.sampling import Draws, Faint, Settings, counted, one_by_one, quick_compile, run_nuts
 from bayesloop.schema import SCHEMA_VERSION
 
+# more runs than this are first fitted as if each were a part of one, all together as many as FAINT_RUNS
+MANY_RUNS, FAINT_RUNS = 1000, 200
 STRICTER = (0.99, 12)  # target_accept_prob and max_tree_depth of the one retry, which also doubles both counts
 
 
@@ -109,7 +111,12 @@ def _check_sampling(settings: Settings, num_chains: int, seed: int) -> None:
 def _attempt(model: Model, settings: Settings, num_chains: int, seed: int,
              progress: Callable[[int, int], None] | None) -> tuple[Draws, Convergence]:
     keys = jax.random.split(jax.random.key(seed), num_chains)
-    draws = run_nuts(model, model.layout.data, keys, settings, progress=counted(progress, num_chains, settings))
+    data, n_runs = dict(model.layout.data), len(model.layout.loss)
+    faint = None
+    if n_runs > MANY_RUNS:
+        data["weight"], share = np.ones(n_runs), FAINT_RUNS / n_runs
+        faint = Faint({"weight": np.full(n_runs, share)}, share)
+    draws = run_nuts(model, data, keys, settings, progress=counted(progress, num_chains, settings, faint), faint=faint)
     free = {name: draws.values[name] for name in model.free}
     labels = {name: [model.coords[dim] for dim in model.dims(name)] for name in free}
     return draws, assess(free, draws.stats, settings.max_tree_depth, labels)

@@ -8,7 +8,9 @@ data sets the rank of the true value among posterior draws is uniform, whatever 
 sampler leaves somewhere with probability 5 % (Säilynoja et al. 2022, arXiv 2103.10522).
 
 A data set whose chain does not pass is sampled again, longer and with smaller steps; none is left out, whether it
-passes then or not. Results are kept in benchmarks/results/calibration.json, the figure beside it.
+passes then or not. Results are kept in benchmarks/results/calibration.json after every 50 data sets, the figure beside
+it; a run that was broken off goes on from there when it is started again, and what is whole is only printed: give
+another --out to begin anew.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -39,6 +41,7 @@ from bayesloop.simulation import simulate
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 FIRST, RETRY = Settings(500, 500), Settings(1500, 1500, 0.99, 12)
+PIECE = 50  # data sets between two writes
 LEVELS = 100  # values a rank can have: 99 thinned draws
 MAX_RHAT, MIN_ESS = 1.05, 100.0  # for one chain in two halves; ranks of 99 draws need no more
 NULL = 4000  # simulated sets of uniform ranks
@@ -52,10 +55,8 @@ class Calibration:
     ----------
     counts : dict of str to int array, shape (LEVELS,)
         By parameter, how many data sets have each rank.
-    cover : dict of str to dict
-        By parameter, share of the data sets whose central 50, 80 and 96 % interval holds the true value.
     replicates, redrawn : int
-        Data sets, and prior draws thrown away as impossible.
+        Data sets, and prior draws thrown away as impossible among all those asked for.
     failed_first, failed : int
         Data sets whose chain did not pass at once, and after the retry; both kinds are counted in the ranks.
     failed_truth : list of dict
@@ -67,7 +68,6 @@ class Calibration:
     """
 
     counts: dict[str, np.ndarray]
-    cover: dict[str, dict[str, float]]
     replicates: int
     redrawn: int
     failed_first: int
@@ -78,9 +78,22 @@ class Calibration:
     wall_s: float
     cpu_s: float
 
+    @property
+    def cover(self) -> dict[str, dict[str, float]]:
+        """By parameter, share of the data sets whose central 50, 80 and 96 % interval holds the true value."""
+        return {name: _coverage(counts) for name, counts in self.counts.items()}
+
+    def __add__(self, more: Calibration) -> Calibration:
+        """Both, of different data sets of one simulation."""
+        counts = {name: array + more.counts[name] for name, array in self.counts.items()}
+        own = {field.name: getattr(self, field.name) + getattr(more, field.name) for field in fields(self)
+               if field.name not in ("counts", "redrawn")}
+        return Calibration(counts=counts, redrawn=self.redrawn, **own)
+
 
 def calibrate(model: Model, replicates: int, seed: int = 0, fitted: Model | None = None, first: Settings = FIRST,
-              retry: Settings | None = RETRY, progress: Callable[[int], None] | None = None) -> Calibration:
+              retry: Settings | None = RETRY, progress: Callable[[int], None] | None = None,
+              sets: range | None = None) -> Calibration:
     """Simulate data sets from a model's prior and rank the true parameters among draws of their posteriors.
 
     Parameters
@@ -94,34 +107,38 @@ def calibrate(model: Model, replicates: int, seed: int = 0, fitted: Model | None
         Of the one chain for each data set, and of its repetition where it does not pass, if any.
     progress : callable, optional
         As in `run_nuts`, for the first attempts.
+    sets : range, optional
+        Which of the simulated data sets to fit: all by default. Parts add up to the whole.
     """
     wall, cpu = time.perf_counter(), time.process_time()
     fitted = fitted or model
     keys = jax.random.split(jax.random.key(seed), 3)
     simulated = simulate(model, keys[0], replicates)
+    own = np.arange(replicates) if sets is None else np.array(sets)
+    parameters = {name: values[own] for name, values in simulated.parameters.items()}
 
     def sample(which: np.ndarray, key: jax.Array, settings: Settings, **more: Any) -> tuple[Draws, np.ndarray]:
         data = {**fitted.layout.data, "loss": simulated.loss[which]}
-        draws = run_nuts(fitted, data, jax.random.split(key, len(which)), settings, batched=("loss",), **more)
+        chain_keys = jax.random.split(key, replicates)[which]
+        draws = run_nuts(fitted, data, chain_keys, settings, batched=("loss",), **more)
         return draws, np.array([not _passes(fitted, draws, i, settings) for i in range(len(which))])
 
-    draws, failed = sample(np.arange(replicates), keys[1], first, progress=progress)
+    draws, failed = sample(own, keys[1], first, progress=progress)
     thinned = {name: _thin(draws.values[name]) for name in fitted.priors}
     diverging = draws.stats["diverging"].sum(1)
     failed_first, divergences_first = int(failed.sum()), int(diverging.sum())
     which = np.flatnonzero(failed)
     if failed_first and retry:
-        again, failed = sample(which, keys[2], retry)
+        again, failed = sample(own[which], keys[2], retry)
         for name, values in thinned.items():
             values[which] = _thin(again.values[name])
         diverging[which] = again.stats["diverging"].sum(1)
         which = which[failed]
-    truth = [{name: values[i].tolist() for name, values in simulated.parameters.items()} for i in which]
-    ranks = _ranks(thinned, simulated.parameters)
+    truth = [{name: values[i].tolist() for name, values in parameters.items()} for i in which]
+    ranks = _ranks(thinned, parameters)
     return Calibration(
-        {name: np.bincount(rank, minlength=LEVELS) for name, rank in ranks.items()},
-        {name: _coverage(rank) for name, rank in ranks.items()}, replicates, simulated.redrawn, failed_first,
-        len(which), truth, divergences_first, int(diverging.sum()), time.perf_counter() - wall,
+        {name: np.bincount(rank, minlength=LEVELS) for name, rank in ranks.items()}, len(own), simulated.redrawn,
+        failed_first, len(which), truth, divergences_first, int(diverging.sum()), time.perf_counter() - wall,
         time.process_time() - cpu)
 
 
@@ -150,10 +167,10 @@ def _ranks(thinned: dict[str, np.ndarray], truth: dict[str, np.ndarray]) -> dict
     return ranks
 
 
-def _coverage(ranks: np.ndarray) -> dict[str, float]:
+def _coverage(counts: np.ndarray) -> dict[str, float]:
     """Share within the central intervals, by their probability in per cent, exact for 100 equally likely ranks."""
-    centred = np.abs(ranks - (LEVELS - 1) / 2)
-    return {str(level): float(np.mean(centred < level / 200 * LEVELS)) for level in (50, 80, 96)}
+    centred = np.abs(np.arange(LEVELS) - (LEVELS - 1) / 2)
+    return {str(level): float(counts[centred < level / 200 * LEVELS].sum() / counts.sum()) for level in (50, 80, 96)}
 
 
 @lru_cache
@@ -248,17 +265,40 @@ def main() -> None:
     for law in args.law:
         for errors in args.errors:
             label = f"{law} x {errors}"
-            found = calibrate(build_model(runs, law, errors), args.replicates, args.seed,
-                              progress=_counter(label, args.replicates))
-            describe(label, found)
-            counts = {name: counts.tolist() for name, counts in found.counts.items()}
-            tests = {name: {"p_ecdf": p_value(array), "p_chi2": chi2_p(array)} for name, array in found.counts.items()}
-            results[label] = {**found.__dict__, "counts": counts, "tests": tests, "where": args.where,
-                              "seed": args.seed}
-            with replacing(args.out) as temporary:
-                lines = (f"{json.dumps(label)}: {json.dumps(result)}" for label, result in results.items())
-                Path(temporary).write_text("{\n" + ",\n".join(lines) + "\n}\n")
-            draw(results, args.out.with_suffix(".svg"))
+            model = build_model(runs, law, errors)
+            about = {"where": args.where, "seed": args.seed, "of": args.replicates}
+            found = _stored(results.get(label, {}), about)
+            count = _counter(label, args.replicates)
+            for first in range(found.replicates if found else 0, args.replicates, PIECE):
+                sets = range(first, min(first + PIECE, args.replicates))
+                piece = calibrate(model, args.replicates, args.seed, progress=count, sets=sets)
+                found = found + piece if found else piece
+                results[label] = _record(found) | about
+                keep(results, args.out)
+            if found:
+                describe(label, found)
+
+
+def _stored(result: dict[str, Any], about: dict[str, Any]) -> Calibration | None:
+    """What was kept of a calibration of the same data sets, if anything."""
+    if {name: result.get(name) for name in about} != about:
+        return None
+    known = {field.name: result[field.name] for field in fields(Calibration)}
+    return Calibration(**known | {"counts": {name: np.array(counts) for name, counts in result["counts"].items()}})
+
+
+def _record(found: Calibration) -> dict[str, Any]:
+    counts = {name: counts.tolist() for name, counts in found.counts.items()}
+    tests = {name: {"p_ecdf": p_value(array), "p_chi2": chi2_p(array)} for name, array in found.counts.items()}
+    return {**found.__dict__, "counts": counts, "cover": found.cover, "tests": tests}
+
+
+def keep(results: dict[str, Any], path: Path) -> None:
+    """Write results, a line each, and their figure beside them."""
+    with replacing(path) as temporary:
+        lines = (f"{json.dumps(label)}: {json.dumps(result)}" for label, result in results.items())
+        Path(temporary).write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    draw(results, path.with_suffix(".svg"))
 
 
 def _counter(label: str, replicates: int) -> Callable[[int], None]:

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import bayesloop as bl
 from bayesloop.cli import app
 from bayesloop.errors import ERRORS, given, log_density
-from bayesloop.heldout import _named, groups, log_mean, parse, stack
+from bayesloop.heldout import MIN_DRAWS, _named, effective, groups, log_mean, parse, stack
 from bayesloop.laws import LawError
 from bayesloop.model import build_model
 from bayesloop.posterior import PosteriorError
@@ -129,6 +129,27 @@ def test_stacking_finds_the_best_mixture() -> None:
     best = np.log(np.exp(lpd) @ grid.T).mean(axis=0).max()
     assert np.log(np.exp(lpd) @ weights).mean() >= best - 1e-6
     np.testing.assert_allclose(stack(np.column_stack([np.zeros(5), np.full(5, -9.0)])), [1, 0], atol=1e-6)
+
+
+def test_a_density_that_rests_on_few_draws() -> None:
+    """A Normal mean whose prior alone says where the left-out run lies: the estimate is low, and the count says so."""
+    draws = np.random.default_rng(0).normal(size=500)
+    wide, narrow = (stats.norm.logpdf(2.0, draws, sigma) for sigma in (1.0, 1e-5))
+    assert effective(wide) > 50
+    assert log_mean(wide)[0] == pytest.approx(stats.norm.logpdf(2.0, 0, np.sqrt(2.0)), abs=0.3)
+    assert effective(narrow) < MIN_DRAWS
+    assert log_mean(narrow)[0] < stats.norm.logpdf(2.0) - 100
+    assert effective(np.zeros(500)) == pytest.approx(500)
+
+
+def test_a_recurrence_left_out_of_its_own_phi(small: pd.DataFrame) -> None:
+    """Where φ is apart for each r, leaving out an r leaves its φ to the prior: the table counts that as unsound."""
+    post = bl.fit(small, phi="probe_r")
+    table = bl.held_out([post]).table.set_index("scheme")
+    assert table.loc["r", "draws"] < MIN_DRAWS
+    assert table.loc["r", "unsound"] >= 1
+    assert table.loc["cell", "draws"] > 4 * MIN_DRAWS
+    assert table.loc["cell", "unsound"] == 0
 
 
 def test_names_of_models() -> None:

@@ -10,6 +10,7 @@ import pytest
 import xarray as xr
 
 import bayesloop as bl
+from bayesloop import inference
 from bayesloop.laws import LawError
 from bayesloop.posterior import summarise
 from bayesloop.runs import RunsError
@@ -144,3 +145,19 @@ def test_tables_that_cannot_answer_are_refused(runs: pd.DataFrame, where: str, l
 def test_impossible_options_are_refused(runs: pd.DataFrame, options: dict, message: str) -> None:
     with pytest.raises(LawError, match=message):
         bl.fit(runs, **options)
+
+
+def test_many_runs_are_first_fitted_faintly(runs: pd.DataFrame, baseline_post: xr.DataTree,
+                                            monkeypatch: pytest.MonkeyPatch) -> None:
+    """The way that a thousand runs take, with the baseline's: the same posterior within 5 Monte Carlo errors."""
+    monkeypatch.setattr(inference, "MANY_RUNS", 100)
+    monkeypatch.setattr(inference, "FAINT_RUNS", 10)
+    done: list[tuple[int, int]] = []
+    found = bl.fit(bl.select(runs, "probe == 'baseline'"), seed=5, progress=lambda *both: done.append(both))
+    assert found.attrs["converged"] == 1
+    assert done[-1] == (4 * 2500,) * 2
+    ours, theirs = summarise(found), summarise(baseline_post)
+    for name in (*LAW, "sigma"):
+        error = np.hypot(*(one.loc[name, "sd"] / np.sqrt(one.loc[name, "ess_bulk"]) for one in (ours, theirs)))
+        assert abs(ours.loc[name, "mean"] - theirs.loc[name, "mean"]) < 5 * error, name
+        assert ours.loc[name, "sd"] == pytest.approx(theirs.loc[name, "sd"], rel=0.1), name

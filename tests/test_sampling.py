@@ -12,7 +12,7 @@ from arviz_stats.base import array_stats
 
 from bayesloop import sampling
 from bayesloop.model import Model, build_model
-from bayesloop.sampling import STRETCH, Settings, run_nuts, run_pilot
+from bayesloop.sampling import STRETCH, Faint, Settings, counted, run_nuts, run_pilot
 from tests import plain
 
 SHORT = Settings(num_warmup=300, num_samples=500)
@@ -64,6 +64,22 @@ def test_chains_that_start_from_a_pilot() -> None:
     assert (np.abs(centred.mean((0, 1))) < 4 * standard_error(centred)).all()
     assert (np.abs((centred**2).mean((0, 1)) - np.diag(COVARIANCE)) < 4 * standard_error(centred**2)).all()
     assert not draws.stats["diverging"].any()
+
+
+def test_chains_that_search_under_a_fainter_likelihood() -> None:
+    """A wider Normal first, then the one asked for, of which alone the draws are; progress counts both."""
+    covariance, mean, share = COVARIANCE / 1e4, np.array([0.3, -0.5]), 1e-3
+    steps: list[int] = []
+    draws = run_nuts(pair, {"mean": mean, "covariance": covariance}, jax.random.split(jax.random.key(5), 4), SHORT,
+                     progress=steps.append, faint=Faint({"covariance": covariance / share}, share))
+    centred = draws.values["pair"] - mean
+    assert (np.abs(centred.mean((0, 1))) < 4 * standard_error(centred)).all()
+    assert (np.abs((centred**2).mean((0, 1)) - np.diag(covariance)) < 4 * standard_error(centred**2)).all()
+    done: list[tuple[int, int]] = []
+    count = counted(lambda *both: done.append(both), 4, SHORT, Faint({}, share))
+    for step in steps:
+        count(step)
+    assert done[-1] == (4 * (150 + 300 + 500),) * 2
 
 
 def test_shapes_and_statistics(chains: dict[str, np.ndarray]) -> None:
