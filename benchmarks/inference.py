@@ -170,9 +170,10 @@ def main() -> None:
     args.out.parent.mkdir(parents=True, exist_ok=True)
     results = json.loads(args.out.read_text()) if args.out.exists() else {}
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the start")
-    results["load_at_start"] = os.getloadavg()[0]
+    loads = results.setdefault("load_at_start", {})
     with tempfile.TemporaryDirectory() as folder:
         for part in args.parts or PARTS:
+            loads[part] = os.getloadavg()[0]
             results[part] = PARTS[part](args.rounds, Path(folder))
             with replacing(args.out) as temporary:
                 Path(temporary).write_text(json.dumps(results, indent=1) + "\n")
