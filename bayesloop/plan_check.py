@@ -63,29 +63,35 @@ def refit(post: xr.DataTree, design: pd.DataFrame | None, existing: bool = True,
         flat = again["posterior"].to_dataset().stack(sample=("chain", "draw")).transpose("sample", ...)
         fitted = {str(name): value.to_numpy() for name, value in flat.data_vars.items()}
         used += 1
-        known, estimates = (_phi(model, runs, truth, model.compute),
-                            _phi(model, runs, fitted, again.attrs["compute"]))
-        for probe, values in estimates.items():
-            found.append(("phi", probe, values.std(ddof=1), values.mean() - known[probe][0]))
-            if reference in known and probe != reference:
-                difference = values - estimates[reference]
-                found.append(("delta", probe, difference.std(ddof=1),
-                              difference.mean() - (known[probe] - known[reference])[0]))
+        known = _quantities(model, runs, truth, model.compute, reference)
+        for name, values in _quantities(model, runs, fitted, again.attrs["compute"], reference).items():
+            found.append((*name, values.std(ddof=1), values.mean() - known[name][0]))
     table = pd.DataFrame(found, columns=["quantity", "probe", "sd", "bias"])
     return table.groupby(["quantity", "probe"], sort=False).mean().reset_index().assign(number=used)
 
 
-def _phi(model: Model, runs: pd.DataFrame, values: Mapping[str, np.ndarray], compute: float) -> dict[str, np.ndarray]:
-    """φ of each probe at the model's compute, from values at another: the mean over the r of its runs, (draw,)."""
+def _quantities(model: Model, runs: pd.DataFrame, values: Mapping[str, np.ndarray], compute: float,
+                reference: str) -> dict[tuple[str, str], np.ndarray]:
+    """φ of each probe at the model's compute, from values at another, and Δφ: means over the r of their runs, (draw,).
+
+    A difference is over the r that both probes have runs of, as in `compare`.
+    """
     if "phi" not in values:
         return {}
-    found = {}
+
+    by_r, phi, counts = "r" in model.dims("phi"), {}, {}
     for i, probe in enumerate(model.layout.probes):
-        phi = values["phi"][:, i] if "probe" in model.dims("phi") else values["phi"]
-        if "r" in model.dims("phi"):
-            counts = set(runs.loc[runs["probe"] == probe, "r"])
-            phi = phi[:, [j for j, r in enumerate(model.layout.recurrences) if r in counts]].mean(axis=1)
+        own = values["phi"][:, i] if "probe" in model.dims("phi") else values["phi"]
         if "phi_slope" in values:
-            phi = phi + values["phi_slope"] * np.log10(model.compute / compute)
-        found[probe] = phi
-    return found
+            own = own + values["phi_slope"] * np.log10(model.compute / compute)
+        phi[probe] = own if by_r else own[:, None]
+        counts[probe] = set(runs.loc[runs["probe"] == probe, "r"])
+
+    def mean(phi: np.ndarray, counts: set) -> np.ndarray:
+        own = [j for j, r in enumerate(model.layout.recurrences) if r in counts] if by_r else [0]
+        return phi[:, own].mean(axis=1) if own else np.zeros(0)
+
+    found = {("phi", probe): mean(own, counts[probe]) for probe, own in phi.items()}
+    for probe in [probe for probe in phi if probe != reference and reference in phi]:
+        found["delta", probe] = mean(phi[probe] - phi[reference], counts[probe] & counts[reference])
+    return {name: draws for name, draws in found.items() if len(draws)}

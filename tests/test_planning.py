@@ -18,7 +18,6 @@ import bayesloop as bl
 from bayesloop.designs import DesignError, design_runs, gpu_hours, read_design
 from bayesloop.information import information
 from bayesloop.model import build_model
-from bayesloop.plan_check import refit
 from bayesloop.planning import cheapest, plan, rank
 from bayesloop.posterior import PosteriorError
 from tests.posteriors import LOOPED_MODELS, PHI, TRUTH, grid, law, posterior, prior_as_posterior
@@ -340,12 +339,3 @@ def test_designs_from_toml(post: xr.DataTree, tmp_path: Path) -> None:
             read_design(post, path)
     with pytest.raises(DesignError, match="cannot be read"):
         read_design(post, tmp_path / "none.toml")
-
-
-@pytest.mark.slow
-def test_refits_agree_with_the_expectation(baseline_post: xr.DataTree) -> None:
-    runs = bl.read_runs("data/paper_grid.csv")
-    low = bl.select(runs, "probe == 'baseline' and budget <= 1e18")
-    expected = plan(baseline_post, low, existing=False)["sd"][0]
-    found = refit(baseline_post, low, existing=False, number=2)
-    assert found["sd"][0] == pytest.approx(expected, rel=0.35)  # sigma and the curvature are estimated anew in each
