@@ -90,11 +90,15 @@ def plan(posterior: Annotated[Path, typer.Argument(help="Posterior file: what is
 def _say_doubts(post: xr.DataTree, runs: pd.DataFrame | None, scatter: float | None) -> None:
     """What the plan takes for granted."""
     from bayesloop.errors import get_errors
+    from bayesloop.identification import cells_without_runs
     from bayesloop.planned import unseen_r
 
     new = [] if runs is None else unseen_r(post, runs)
     if new:
         warn(f"no run at r = {', '.join(map(str, new))} yet: its φ is taken to be the mean over the r that were run")
+    untold = [] if runs is None else sorted({*cells_without_runs(post)} & {*zip(runs["probe"], runs["r"], strict=True)})
+    for name, count in untold:
+        warn(f"no run of {name} at r = {count} yet: its φ there is drawn from what the model says of an unknown φ")
     if scatter is None and get_errors(post.attrs["errors"]).factor is None:
         warn(INDEPENDENT)
 

@@ -241,14 +241,13 @@ def _compare_compute(family: Family, runs: pd.DataFrame) -> None:
     """Doubt budgets that are not the models' FLOPs: those of planned models would pay for other numbers of tokens."""
     if "width" not in runs:
         return
-    runs = runs[runs["width"] > 0]
-    columns = (runs["width"].astype(int), runs["r"].astype(int), runs["tokens"], compute_of(runs))
+    runs = runs[runs["width"] > 0].assign(compute=compute_of).dropna(subset="compute")
     try:
-        ratios = [family.model(int(width), int(r)).flops_per_token * float(tokens) / float(compute)
-                  for width, r, tokens, compute in zip(*columns, strict=True) if compute == compute]
+        ratios = [family.counts(own["width"], int(str(r)))[2] * own["tokens"] / own["compute"]
+                  for r, own in runs.groupby("r")]
     except ArchitectureError:
         return
-    middle = float(np.median(ratios)) if ratios else 1.0
+    middle = float(np.median(np.concatenate(ratios))) if ratios else 1.0
     if abs(np.log(middle)) > np.log(SAME_COMPUTE):
         warnings.warn(f"the models would cost {middle:.3g} times the compute that the table gives for its runs (a "
                       "count without head and attention, 6 N D?): tokens and FLOPs of models that were not run follow "

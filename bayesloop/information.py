@@ -229,8 +229,11 @@ def _precision(model: Model, values: Mapping[str, np.ndarray], wanted: Sequence[
     if model.structure.pooled:
         tie = 1 / np.maximum(values["tau"], LEAST_TAU) ** 2
         for label in labels["phi"]:
-            at, mean = names.index(label), names.index(f"phi_mean[{label[4:-1].rsplit(', ', 1)[0]}]")
+            at, of_probe = names.index(label), f"phi_mean[{label[4:-1].rsplit(', ', 1)[0]}]"
             found[:, at, at] += tie
+            if of_probe not in names:  # it is fixed
+                continue
+            mean = names.index(of_probe)
             found[:, mean, mean] += tie
             found[:, at, mean] -= tie
             found[:, mean, at] -= tie

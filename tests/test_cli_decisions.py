@@ -92,6 +92,18 @@ def test_plan_finds_what_is_enough_and_what_is_best(files: dict[str, Path], tmp_
     assert ranked[0]["per_flop"] == max(row["per_flop"] for row in ranked) > 0
 
 
+def test_plan_says_whose_phi_nothing_is_known_of(tmp_path: Path) -> None:
+    """By probe and r: of an r that one recipe alone was run at, the other's φ is the prior's."""
+    runs = grid(looped=("baseline", "hyperconnections"))
+    largest = runs["r"].max()
+    runs = runs[(runs["probe"] == "baseline") | (runs["r"] < largest)].reset_index(drop=True)
+    bl.save(posterior(runs, ("probe", "r"), priors=PRIORS, phi="probe_r", data_injection="rec"), tmp_path / "p.nc")
+    words = ["plan", tmp_path / "p.nc", "--budget", "3e17", "--size", "2", "--probe", "hyperconnections", "--r"]
+    told = f"no run of hyperconnections at r = {largest} yet"
+    assert told in run(*words, f"2,{largest}").stderr
+    assert told not in run(*words, "2").stderr
+
+
 def test_plan_reads_a_design(files: dict[str, Path], tmp_path: Path) -> None:
     path = tmp_path / "design.toml"
     path.write_text('[[runs]]\nprobe = "mine"\nbudgets = [3e17]\nwidths = [256, 512]\nr = [2, 4]\n')

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -266,8 +267,8 @@ def test_the_expected_width_is_the_posteriors_in_other_models(runs: pd.DataFrame
         assert table["delta", probe] == pytest.approx(float(delta.std()), rel=0.12)
 
 
-@pytest.mark.parametrize("options", LOOPED_MODELS, ids=str)
-def test_every_law_error_model_structure_and_recipe_term_can_be_planned_with(options: dict[str, str]) -> None:
+@pytest.mark.parametrize("options", [*LOOPED_MODELS, {"phi": "probe_r_pooled", "fix": {"phi_mean": 0.4}}], ids=str)
+def test_every_law_error_model_structure_and_recipe_term_can_be_planned_with(options: dict[str, Any]) -> None:
     """A new recipe, an r that was never run, and planning as it is documented: more runs tell more."""
     known = grid(looped=("baseline", "truncated"), widths=(256, 512, 768))
     post = prior_as_posterior(build_model(known, **options), runs=known)
