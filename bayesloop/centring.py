@@ -17,9 +17,9 @@ from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
-import numpyro.distributions as dist
 from jax import random
 from jax.scipy.special import logsumexp
+from numpyro import distributions as dist
 
 
 class Level(dist.Distribution):

@@ -171,6 +171,10 @@ def _column_names(cells: Cells, columns: Mapping[str, str] | None, ledger: Ledge
     return names
 
 
+# what people call columns that have a short or another name here
+OTHER_WORDS = {"r": ("recur", "loop", "depth"), "tokens": ("d",), "n_once": ("nonrec", "unique")}
+
+
 def _require(names: Mapping[str, str], cells: Cells, ledger: Ledger) -> None:
     """Columns without which there is nothing to fit; counts and the recipe may follow from others."""
     derived = {"probe"}
@@ -181,7 +185,8 @@ def _require(names: Mapping[str, str], cells: Cells, ledger: Ledger) -> None:
     for name in missing:
         hint = f"; it also follows from {', '.join(SHAPE)} and scheme" if name in ("n_once", "n_rec") else ""
         ledger.refuse("columns", f"no column {name} ({COLUMNS[name].meaning}; {COLUMNS[name].unit})",
-                      f"name it with columns={{theirs: {name!r}}} (--columns theirs={name}){near(name, unused)}{hint}")
+                      f"name it with columns={{theirs: {name!r}}} (--columns theirs={name})"
+                      f"{near(name, unused, OTHER_WORDS.get(name, ()))}{hint}")
 
 
 def can_derive(names: set[str]) -> bool:

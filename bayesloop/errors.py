@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-import numpyro.distributions as dist
 from jax.scipy.linalg import solve_triangular
+from numpyro import distributions as dist
 
 from bayesloop.laws import LawError, Prior
 from bayesloop.layout import Layout

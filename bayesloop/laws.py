@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro.distributions as dist
+from numpyro import distributions as dist
 
 from bayesloop.schema import InputError
 

@@ -103,8 +103,13 @@ def listed(places: Sequence[Any], shown: int = SHOWN) -> str:
     return ": " + ", ".join(str(place) for place in places[:shown]) + more
 
 
-def near(name: str, known: Iterable[str]) -> str:
-    """`; did you mean x?` for the known name nearest to `name`, or nothing."""
+def near(name: str, known: Iterable[str], words: Sequence[str] = ()) -> str:
+    """`; did you mean x?` for the known name nearest to `name`, or nothing.
+
+    Nearest is the shortest that contains the name or one of other words for it, else the one spelt most alike.
+    """
     by_lower = {other.lower(): other for other in known}
-    close = get_close_matches(name.lower(), list(by_lower), n=1, cutoff=0.6)
+    parts = [part for part in (name.lower(), *words) if len(part) > 2]
+    within = [other for other in by_lower if any(part in other for part in parts) or other in words]
+    close = sorted(within, key=len) or get_close_matches(name.lower(), list(by_lower), n=1, cutoff=0.6)
     return f"; did you mean {by_lower[close[0]]!r}?" if close else ""

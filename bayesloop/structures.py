@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax.numpy as jnp
-import numpyro.distributions as dist
+from numpyro import distributions as dist
 
 from bayesloop.laws import Design, Law, LawError, Prior
 from bayesloop.layout import training_compute

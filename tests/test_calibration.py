@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import jax.numpy as jnp
 import numpy as np
-import numpyro.distributions as dist
 import pytest
+from numpyro import distributions as dist
 
 from bayesloop.errors import ERRORS
 from bayesloop.model import Model, build_model

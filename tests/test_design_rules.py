@@ -73,3 +73,14 @@ def test_modules_import_without_a_cycle() -> None:
     steps = [f"[sys.modules.pop(m) for m in list(sys.modules) if m.startswith('bayesloop')]; import {name}"
              for name in names]
     loaded_by("\n".join(["import sys", *steps]))
+
+
+def test_numpyro_may_have_been_put_off() -> None:
+    """ArviZ 1.x registers a NumPyro that loads at its first use; its submodules must not be imported before it."""
+    loaded_by("""from importlib.util import LazyLoader, find_spec, module_from_spec
+spec = find_spec("numpyro")
+spec.loader = LazyLoader(spec.loader)
+sys.modules["numpyro"] = module_from_spec(spec)
+spec.loader.exec_module(sys.modules["numpyro"])
+import bayesloop.inference, numpyro
+numpyro.distributions.distribution.Unit""")

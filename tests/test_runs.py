@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -73,6 +74,16 @@ def test_missing_columns_are_named_with_the_nearest(tmp_path: Path) -> None:
     twice.write_text("r,loss,loss,n_once,n_rec,tokens\n1,3,3,0,1e7,1e9\n")
     with pytest.raises(RunsError, match="column names that stand twice: loss"):
         read_runs(twice)
+
+
+def test_columns_under_other_words_are_recognised(tmp_path: Path) -> None:
+    table = tmp_path / "t.csv"
+    table.write_text("recurrences,nonrec_params,n_recurrent,D,final_loss\n1,0,1e7,1e9,3.2\n")
+    with pytest.raises(RunsError) as refused:
+        read_runs(table)
+    meant = dict(re.findall(r"no column (\w+) .*did you mean '(\w+)'", str(refused.value)))
+    assert meant == {"r": "recurrences", "n_once": "nonrec_params", "n_rec": "n_recurrent", "tokens": "D",
+                     "loss": "final_loss"}
 
 
 def test_the_smallest_table(tmp_path: Path) -> None:

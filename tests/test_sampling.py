@@ -5,10 +5,10 @@ from __future__ import annotations
 import jax
 import numpy as np
 import numpyro
-import numpyro.distributions as dist
 import pandas as pd
 import pytest
 from arviz_stats.base import array_stats
+from numpyro import distributions as dist
 
 from bayesloop import sampling
 from bayesloop.model import Model, build_model
