@@ -56,6 +56,7 @@ def run_demo(runs: pd.DataFrame, out: Path, seed: int) -> bool:
     say("\nThe default of `bayesloop fit` for several recipes:")
     show_comparison(compare(posts["probes_default"], rope=ROPE))
     save_figure(comparison_figure(posts["probes"], rope=ROPE), out / "phi_by_probe")
+    save_figure(comparison_figure(posts["probes_default"], rope=ROPE), out / "phi_by_probe_default")
     save_figure(iso_flop_figure(posts["baseline"], "baseline"), out / "iso_flop_baseline")
     for probe in comparison["probe"]:
         save_figure(iso_flop_figure(posts["probes"], probe), out / f"iso_flop_lower_budgets_{probe}")
